@@ -1,0 +1,1 @@
+"""From the kernel dialect to LLVM IR text."""

@@ -1,0 +1,1 @@
+"""CPU loops, reductions and the native call in LLVM IR text."""

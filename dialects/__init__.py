@@ -1,0 +1,1 @@
+"""The vocabulary of the compiler: the aten, prim, autodiff and kernel dialects."""

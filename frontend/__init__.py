@@ -1,0 +1,1 @@
+"""From Python functions and modules to the aten dialect."""

@@ -1,0 +1,1 @@
+"""Analyses asked by several passes: access maps, fusion clusters, cost."""

@@ -1,0 +1,1 @@
+"""Batched forms of primitives."""

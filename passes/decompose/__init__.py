@@ -1,0 +1,1 @@
+"""Composite operators become primitives."""

@@ -1,0 +1,1 @@
+"""Decomposition rules, by subject."""

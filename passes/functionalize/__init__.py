@@ -1,0 +1,1 @@
+"""Mutation and aliasing become values."""

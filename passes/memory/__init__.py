@@ -1,0 +1,1 @@
+"""Order of kernels and reuse of their buffers."""

@@ -1,0 +1,1 @@
+"""The cut between forward and backward."""

@@ -1,0 +1,1 @@
+"""Folding, algebra valid for floats, dead code."""

@@ -1,0 +1,1 @@
+"""Loading, caching and calling what was compiled; the reference interpreter; the tape node."""

@@ -1,0 +1,1 @@
+"""Isthmus: an ahead-of-time compiler for PyTorch programs, training steps above all."""

@@ -1,0 +1,54 @@
+"""Errors that name the user's line, the operation and the cure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SourceLocation:
+    """A place in the user's program; `line` and `column` count from 1, 0 where unknown."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        parts = [self.file, *(str(n) for n in (self.line, self.column) if n)]
+        return ":".join(parts)
+
+
+class CompileError(Exception):
+    """A program that Isthmus cannot compile: where, which operation, what is wrong, the cure.
+
+    `location` is None where the program has no source (hand-written IR).
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        location: SourceLocation | None = None,
+        op: str | None = None,
+        cure: str | None = None,
+    ) -> None:
+        self.what = what
+        self.location = location
+        self.op = op
+        self.cure = cure
+        super().__init__(self.render())
+
+    def render(self) -> str:
+        """Give the message as the user sees it."""
+        head = f"{self.location}: " if self.location else ""
+        subject = f"'{self.op}': " if self.op else ""
+        tail = f"\n    {self.cure}" if self.cure else ""
+        return f"{head}{subject}{self.what}{tail}"
+
+
+class UnsupportedError(CompileError):
+    """A construct that has no compiled form yet; under `fullgraph=True` it is raised."""
+
+
+class IRError(CompileError):
+    """IR that breaks a rule of its dialect; raised by verifiers and stage checks."""
