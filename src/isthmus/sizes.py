@@ -1,0 +1,320 @@
+"""Symbolic sizes: polynomials of positive integer symbols, with floor division, remainder, max and min as atoms.
+
+A dimension is an `int` or a `Size`. Arithmetic normalises: a constant result is an `int`, equal polynomials are
+the same object, so `==` and `is` agree. Ordering of unknown sizes is never asked; see `evaluate` for known ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import ClassVar, Union, final
+
+Dim = Union[int, "Size"]
+"""One dimension of a shape."""
+
+Atom = Union[str, tuple[str, Dim, Dim]]  # noqa: UP007
+"""A symbol, or ("//" | "%" | "max" | "min", left, right)."""
+
+Monomial = tuple[Atom, ...]
+"""Atoms multiplied together, sorted by their text; () is the constant term."""
+
+
+@final
+class Size:
+    """A polynomial that is not constant; made by arithmetic on `Size.symbol`, interned."""
+
+    __slots__ = ("_hash", "_text", "terms")
+    terms: tuple[tuple[Monomial, int], ...]
+    _hash: int
+    _text: str
+    _interned: ClassVar[dict[tuple[tuple[Monomial, int], ...], Size]] = {}
+
+    @staticmethod
+    def symbol(name: str) -> Size:
+        """Give the size that is the symbol `name` itself."""
+        size = _from_terms({(name,): 1})
+        assert isinstance(size, Size)
+        return size
+
+    @staticmethod
+    def parse(text: str) -> Dim:
+        """Read what `str` prints, e.g. `s0*s1 + 4` or `(s0 + 1)//2`; ValueError on anything else."""
+        return _parse(text)
+
+    def symbols(self) -> frozenset[str]:
+        """Give the names of the symbols in this size."""
+        found: set[str] = set()
+        for monomial, _ in self.terms:
+            for atom in monomial:
+                if isinstance(atom, str):
+                    found.add(atom)
+                else:
+                    found |= {s for d in atom[1:] if isinstance(d, Size) for s in d.symbols()}
+        return frozenset(found)
+
+    def evaluate(self, values: Mapping[str, int]) -> int:
+        """Give the number for the given symbol values; KeyError when one is missing."""
+        dim = self.substitute(values)
+        if isinstance(dim, Size):
+            raise KeyError(next(iter(dim.symbols())))
+        return dim
+
+    def substitute(self, values: Mapping[str, Dim]) -> Dim:
+        """Replace symbols that `values` names."""
+        total: Dim = 0
+        for monomial, coefficient in self.terms:
+            product: Dim = coefficient
+            for atom in monomial:
+                product = product * _substitute_atom(atom, values)
+            total = total + product
+        return total
+
+    def __add__(self, other: Dim) -> Dim:
+        terms = dict(self.terms)
+        for monomial, coefficient in _terms(other):
+            terms[monomial] = terms.get(monomial, 0) + coefficient
+        return _from_terms(terms)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return _from_terms({m: -c for m, c in self.terms})
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + -other
+
+    def __rsub__(self, other: int) -> Dim:
+        return -self + other
+
+    def __mul__(self, other: Dim) -> Dim:
+        terms: dict[Monomial, int] = {}
+        for left, c in self.terms:
+            for right, d in _terms(other):
+                monomial = tuple(sorted((*left, *right), key=_atom_text))
+                terms[monomial] = terms.get(monomial, 0) + c * d
+        return _from_terms(terms)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return _floordiv(self, other)
+
+    def __rfloordiv__(self, other: int) -> Dim:
+        return _floordiv(other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return _mod(self, other)
+
+    def __rmod__(self, other: int) -> Dim:
+        return _mod(other, self)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Size({self._text!r})"
+
+    def __reduce__(self) -> tuple[Callable[[str], Dim], tuple[str]]:
+        return (Size.parse, (self._text,))
+
+
+def size_max(left: Dim, right: Dim) -> Dim:
+    """Give the larger of two sizes, as an atom where they are not both known."""
+    return _extremum("max", left, right)
+
+
+def size_min(left: Dim, right: Dim) -> Dim:
+    """Give the smaller of two sizes, as an atom where they are not both known."""
+    return _extremum("min", left, right)
+
+
+def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
+    """Give the number that `dim` is under `values`."""
+    return dim if isinstance(dim, int) else dim.evaluate(values)
+
+
+def exact_quotient(dim: Dim, by: Dim) -> Dim | None:
+    """Give dim / by where every term divides, else None."""
+    if isinstance(dim, int):
+        return dim // by if isinstance(by, int) and by and dim % by == 0 else (0 if dim == 0 else None)
+    if isinstance(by, int):
+        if by == 0 or any(c % by for _, c in dim.terms):
+            return None
+        return _from_terms({m: c // by for m, c in dim.terms})
+    if len(by.terms) != 1:
+        return 1 if dim is by else None
+    ((divisor, factor),) = by.terms
+    terms: dict[Monomial, int] = {}
+    for monomial, coefficient in dim.terms:
+        rest = list(monomial)
+        for atom in divisor:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if coefficient % factor:
+            return None
+        terms[tuple(rest)] = coefficient // factor
+    return _from_terms(terms)
+
+
+def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
+    return dim.terms if isinstance(dim, Size) else ((((), dim),) if dim else ())
+
+
+def _from_terms(terms: Mapping[Monomial, int]) -> Dim:
+    kept = sorted(((m, c) for m, c in terms.items() if c), key=_term_order)
+    if not kept:
+        return 0
+    if len(kept) == 1 and kept[0][0] == ():
+        return kept[0][1]
+    key = tuple(kept)
+    size = Size._interned.get(key)  # pyright: ignore[reportPrivateUsage]
+    if size is None:
+        size = Size()
+        size.terms = key
+        size._hash = hash(key)  # pyright: ignore[reportPrivateUsage]
+        size._text = _text(key)  # pyright: ignore[reportPrivateUsage]
+        size = Size._interned.setdefault(key, size)  # pyright: ignore[reportPrivateUsage]
+    return size
+
+
+def _term_order(term: tuple[Monomial, int]) -> tuple[int, str]:
+    return -len(term[0]), "*".join(map(_atom_text, term[0]))
+
+
+def _atom_text(atom: Atom) -> str:
+    if isinstance(atom, str):
+        return atom
+    kind, left, right = atom
+    if kind in ("max", "min"):
+        return f"{kind}({left}, {right})"
+    return f"(({left}) {kind} ({right}))"
+
+
+def _text(terms: tuple[tuple[Monomial, int], ...]) -> str:
+    parts: list[str] = []
+    for monomial, coefficient in terms:
+        body = "*".join(map(_atom_text, monomial))
+        magnitude = abs(coefficient)
+        text = str(magnitude) if not body else (body if magnitude == 1 else f"{magnitude}*{body}")
+        sign = "-" if coefficient < 0 else "+"
+        parts.append(f" {sign} {text}" if parts else (f"-{text}" if sign == "-" else text))
+    return "".join(parts)
+
+
+def _substitute_atom(atom: Atom, values: Mapping[str, Dim]) -> Dim:
+    if isinstance(atom, str):
+        return values.get(atom) or (values[atom] if atom in values else Size.symbol(atom))
+    kind, left, right = atom
+    return _APPLY[kind](
+        left.substitute(values) if isinstance(left, Size) else left,
+        right.substitute(values) if isinstance(right, Size) else right,
+    )
+
+
+def _atom(kind: str, left: Dim, right: Dim) -> Dim:
+    return _from_terms({((kind, left, right),): 1})
+
+
+def _floordiv(left: Dim, right: Dim) -> Dim:
+    if isinstance(left, int) and isinstance(right, int):
+        return left // right
+    quotient = exact_quotient(left, right)
+    return _atom("//", left, right) if quotient is None else quotient
+
+
+def _mod(left: Dim, right: Dim) -> Dim:
+    if isinstance(left, int) and isinstance(right, int):
+        return left % right
+    return _atom("%", left, right) if exact_quotient(left, right) is None else 0
+
+
+def _extremum(kind: str, left: Dim, right: Dim) -> Dim:
+    if left == right:
+        return left
+    difference = left - right
+    if isinstance(difference, int):  # known even when both are symbolic: s + 1 against s
+        return left if (difference > 0) == (kind == "max") else right
+    first, second = sorted((left, right), key=str)
+    return _atom(kind, first, second)
+
+
+_APPLY: dict[str, Callable[[Dim, Dim], Dim]] = {
+    "//": _floordiv,
+    "%": _mod,
+    "max": size_max,
+    "min": size_min,
+}
+
+_TOKEN = re.compile(r"\s*(//|[-+*%(),]|\d+|[A-Za-z_]\w*)")
+
+
+def _parse(text: str) -> Dim:
+    tokens = _tokens(text)
+    dim, rest = _parse_sum(tokens, 0, text)
+    if rest != len(tokens):
+        raise ValueError(f"unexpected {tokens[rest]!r} in size {text!r}")
+    return dim
+
+
+def _tokens(text: str) -> list[str]:
+    def scan() -> Iterator[str]:
+        position = 0
+        while text[position:].strip():
+            match = _TOKEN.match(text, position)
+            if match is None:
+                raise ValueError(f"unexpected {text[position:]!r} in size {text!r}")
+            yield match.group(1)
+            position = match.end()
+
+    return list(scan())
+
+
+def _parse_sum(tokens: list[str], at: int, text: str) -> tuple[Dim, int]:
+    negative = at < len(tokens) and tokens[at] == "-"
+    value, at = _parse_product(tokens, at + negative, text)
+    value = -value if negative else value
+    while at < len(tokens) and tokens[at] in "+-":
+        right, after = _parse_product(tokens, at + 1, text)
+        value, at = (value + right if tokens[at] == "+" else value - right), after
+    return value, at
+
+
+def _parse_product(tokens: list[str], at: int, text: str) -> tuple[Dim, int]:
+    value, at = _parse_atom(tokens, at, text)
+    while at < len(tokens) and tokens[at] in ("*", "//", "%"):
+        operator = tokens[at]
+        right, at = _parse_atom(tokens, at + 1, text)
+        value = value * right if operator == "*" else _APPLY[operator](value, right)
+    return value, at
+
+
+def _parse_atom(tokens: list[str], at: int, text: str) -> tuple[Dim, int]:
+    if at >= len(tokens):
+        raise ValueError(f"size {text!r} ends too early")
+    token = tokens[at]
+    if token.isdigit():
+        return int(token), at + 1
+    if token in ("max", "min"):
+        left, at = _parse_sum(tokens, _expect("(", tokens, at + 1, text), text)
+        right, at = _parse_sum(tokens, _expect(",", tokens, at, text), text)
+        return _APPLY[token](left, right), _expect(")", tokens, at, text)
+    if token == "(":
+        value, at = _parse_sum(tokens, at + 1, text)
+        return value, _expect(")", tokens, at, text)
+    if token[0].isalpha() or token[0] == "_":
+        return Size.symbol(token), at + 1
+    raise ValueError(f"unexpected {token!r} in size {text!r}")
+
+
+def _expect(token: str, tokens: list[str], at: int, text: str) -> int:
+    if at >= len(tokens) or tokens[at] != token:
+        raise ValueError(f"expected {token!r} in size {text!r}")
+    return at + 1
