@@ -1,0 +1,499 @@
+"""A small typed builder of LLVM IR text: types, values with operators, structured loops, modules.
+
+Values know their type, so an operator picks the float or the integer instruction. Nothing here
+sets a fast-math flag: what LLVM may do with a number is written by whoever emits it. Index
+arithmetic on constants folds at once, which keeps the text short.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar, Union, final
+
+Number = Union[int, float]  # noqa: UP007
+FLOATS = {"double": 64, "float": 32, "half": 16, "bfloat": 16}
+"""Float scalars and their bits."""
+
+
+@final
+class Type:
+    """A scalar or vector type of LLVM; interned, so `is` compares."""
+
+    __slots__ = ("is_float", "lanes", "scalar", "text")
+    scalar: str
+    lanes: int
+    text: str
+    is_float: bool
+    _interned: ClassVar[dict[tuple[str, int], Type]] = {}
+
+    @staticmethod
+    def of(scalar: str, lanes: int = 1) -> Type:
+        """Give the type of `lanes` values of `scalar`; one lane is the scalar itself."""
+        found = Type._interned.get((scalar, lanes))
+        if found is None:
+            found = Type()
+            found.scalar, found.lanes = scalar, lanes
+            found.text = scalar if lanes == 1 else f"<{lanes} x {scalar}>"
+            found.is_float = scalar in FLOATS
+            found = Type._interned.setdefault((scalar, lanes), found)
+        return found
+
+    @property
+    def bits(self) -> int:
+        """Bits of one lane; 64 for pointers."""
+        if self.is_float:
+            return FLOATS[self.scalar]
+        return 64 if self.scalar == "ptr" else int(self.scalar[1:])
+
+    @property
+    def suffix(self) -> str:
+        """How an overloaded intrinsic's name spells the type, e.g. `v8f32`."""
+        scalar = "bf16" if self.scalar == "bfloat" else f"{'f' if self.is_float else 'i'}{self.bits}"
+        return scalar if self.lanes == 1 else f"v{self.lanes}{scalar}"
+
+    def with_scalar(self, scalar: str) -> Type:
+        """Give the type with as many lanes of another scalar."""
+        return Type.of(scalar, self.lanes)
+
+    def with_lanes(self, lanes: int) -> Type:
+        """Give the type with another number of lanes."""
+        return Type.of(self.scalar, lanes)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+VOID = Type.of("void")
+PTR = Type.of("ptr")
+I1 = Type.of("i1")
+I8 = Type.of("i8")
+I32 = Type.of("i32")
+I64 = Type.of("i64")
+F32 = Type.of("float")
+F64 = Type.of("double")
+
+
+def _float_text(value: float, scalar: str) -> str:
+    """Spell a float as LLVM wants it: the bits of the double that equals it."""
+    if scalar == "float":
+        value = float(struct.unpack("<f", struct.pack("<f", _clamped(value)))[0])
+    elif scalar == "half":
+        return f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}"
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+
+
+def _clamped(value: float) -> float:
+    """Round what is beyond float32 to infinity, as a conversion does, where `struct` would raise."""
+    return float("inf") * (1 if value > 0 else -1) if abs(value) >= 3.4028235677973366e38 else value
+
+
+class Value:
+    """An SSA value or constant in a function under construction."""
+
+    __slots__ = ("block", "constant", "name", "type")
+
+    def __init__(self, block: Function, name: str, type_: Type, constant: int | None = None) -> None:
+        self.block = block
+        self.name = name
+        self.type = type_
+        self.constant = constant
+
+    def __repr__(self) -> str:
+        return f"{self.type.text} {self.name}"
+
+    def _lift(self, other: Value | Number) -> Value:
+        return other if isinstance(other, Value) else self.block.const(other, self.type)
+
+    def __add__(self, other: Value | Number) -> Value:
+        if not self.type.is_float:
+            if other == 0 or (isinstance(other, Value) and other.constant == 0):
+                return self
+            if self.constant == 0:
+                return self._lift(other)
+            if (folded := self._fold(other)) is not None:
+                return self.block.const(folded[0] + folded[1], self.type)
+        return self.block.binary("fadd" if self.type.is_float else "add", self, self._lift(other))
+
+    def __radd__(self, other: Number) -> Value:
+        return self._lift(other) + self
+
+    def __sub__(self, other: Value | Number) -> Value:
+        if not self.type.is_float:
+            if other == 0 or (isinstance(other, Value) and other.constant == 0):
+                return self
+            if (folded := self._fold(other)) is not None:
+                return self.block.const(folded[0] - folded[1], self.type)
+        return self.block.binary("fsub" if self.type.is_float else "sub", self, self._lift(other))
+
+    def __rsub__(self, other: Number) -> Value:
+        return self._lift(other) - self
+
+    def __mul__(self, other: Value | Number) -> Value:
+        if not self.type.is_float:
+            factor = other.constant if isinstance(other, Value) else other
+            if self.constant == 1 or factor == 0:
+                return self._lift(other)
+            if factor == 1 or self.constant == 0:
+                return self
+            if (folded := self._fold(other)) is not None:
+                return self.block.const(folded[0] * folded[1], self.type)
+        return self.block.binary("fmul" if self.type.is_float else "mul", self, self._lift(other))
+
+    def __rmul__(self, other: Number) -> Value:
+        return self._lift(other) * self
+
+    def __truediv__(self, other: Value | Number) -> Value:
+        return self.block.binary("fdiv", self, self._lift(other))
+
+    def __rtruediv__(self, other: Number) -> Value:
+        return self._lift(other) / self
+
+    def __neg__(self) -> Value:
+        if self.type.is_float:
+            return self.block.emit(f"fneg {self.type.text} {self.name}", self.type)
+        return self.block.const(0, self.type) - self
+
+    def __and__(self, other: Value | Number) -> Value:
+        return self.block.binary("and", self, self._lift(other))
+
+    def __or__(self, other: Value | Number) -> Value:
+        return self.block.binary("or", self, self._lift(other))
+
+    def __xor__(self, other: Value | Number) -> Value:
+        return self.block.binary("xor", self, self._lift(other))
+
+    def __invert__(self) -> Value:
+        return self ^ (1 if self.type.scalar == "i1" else -1)
+
+    def __lshift__(self, other: Value | Number) -> Value:
+        return self.block.binary("shl", self, self._lift(other))
+
+    def __rshift__(self, other: Value | Number) -> Value:
+        """Shift arithmetically: the sign stays."""
+        return self.block.binary("ashr", self, self._lift(other))
+
+    def _fold(self, other: Value | Number) -> tuple[int, int] | None:
+        """Give both integers where both are scalar constants."""
+        constant = other.constant if isinstance(other, Value) else other
+        if self.constant is None or constant is None or self.type.lanes != 1:
+            return None
+        return self.constant, int(constant)
+
+
+class Module:
+    """One LLVM module: declarations, globals, metadata and finished functions, as text."""
+
+    def __init__(self, *, vector_bits: int = 0) -> None:
+        self._declarations: dict[str, str] = {}
+        self._globals: list[str] = []
+        self._functions: list[str] = []
+        self._loops = 0
+        width = f' "prefer-vector-width"="{vector_bits}"' if vector_bits else ""
+        self._attributes = f'attributes #0 = {{ nounwind "no-trapping-math"="true"{width} }}'
+
+    def declare(self, name: str, result: Type, arguments: Sequence[Type]) -> None:
+        """Declare an external function or an intrinsic once."""
+        if name not in self._declarations:
+            args = ", ".join(a.text for a in arguments)
+            self._declarations[name] = f"declare {result.text} @{name}({args})"
+
+    def global_text(self, text: str) -> None:
+        """Add the line of a global."""
+        self._globals.append(text)
+
+    def define(self, text: str) -> None:
+        """Add a finished function's text."""
+        self._functions.append(text)
+
+    def new_loop(self) -> str:
+        """Give metadata for one loop that LLVM must not unroll: the emitter has decided."""
+        self._loops += 1
+        return f", !llvm.loop !{self._loops}"
+
+    def __str__(self) -> str:
+        loops = [f"!{i} = distinct !{{!{i}, !0}}" for i in range(1, self._loops + 1)]
+        metadata = ['!0 = !{!"llvm.loop.unroll.disable"}', *loops] if loops else []
+        parts = [
+            *self._globals,
+            *self._declarations.values(),
+            *self._functions,
+            self._attributes,
+            *metadata,
+        ]
+        return "\n".join(parts) + "\n"
+
+
+class Function:
+    """The function under construction: a straight list of instructions with structured blocks.
+
+    Slots (`alloca`) go to the entry block wherever they are asked for; SROA makes registers of
+    them, so loop-carried values are loads and stores here and never hand-written phis.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        name: str,
+        arguments: Sequence[tuple[str, Type]],
+        *,
+        result: Type = VOID,
+        linkage: str = "",
+    ) -> None:
+        self.module = module
+        self.arguments = tuple(Value(self, f"%{n}", t) for n, t in arguments)
+        self._head = f"define {linkage + ' ' if linkage else ''}{result.text} @{name}"
+        self._lines: list[str] = []
+        self._slots: list[str] = []
+        self._values = 0
+        self._blocks = 0
+        self.current = "entry"
+
+    # ---- the text itself
+
+    def emit(self, text: str, type_: Type) -> Value:
+        """Append an instruction with a result."""
+        self._values += 1
+        name = f"%v{self._values}"
+        self._lines.append(f"  {name} = {text}")
+        return Value(self, name, type_)
+
+    def line(self, text: str) -> None:
+        """Append an instruction without a result."""
+        self._lines.append(f"  {text}")
+
+    def finish(self, result: Value | None = None) -> None:
+        """Return, and hand the text to the module."""
+        self.line("ret void" if result is None else f"ret {result!r}")
+        arguments = ", ".join(f"{a.type.text} {a.name}" for a in self.arguments)
+        body = [f"{self._head}({arguments}) #0 {{", "entry:", *self._slots, *self._lines, "}"]
+        self.module.define("\n".join(body))
+
+    # ---- constants
+
+    def const(self, value: Number, type_: Type) -> Value:
+        """Give a constant; in a vector type, the same in every lane."""
+        if type_.is_float:
+            text, constant = _float_text(float(value), type_.scalar), None
+        else:
+            text, constant = _integer_text(int(value), type_), int(value)
+        if type_.lanes > 1:
+            text = f"splat ({type_.scalar} {text})"
+        return Value(self, text, type_, constant)
+
+    def index(self, value: Value | int) -> Value:
+        """Give an i64, of a constant too."""
+        return value if isinstance(value, Value) else self.const(value, I64)
+
+    def lanes(self, values: Sequence[Number], scalar: str) -> Value:
+        """Give a constant vector with its own value in each lane."""
+        type_ = Type.of(scalar, len(values))
+        parts = [f"{scalar} {_float_text(float(v), scalar) if type_.is_float else int(v)}" for v in values]
+        return Value(self, f"<{', '.join(parts)}>", type_)
+
+    def poison(self, type_: Type) -> Value:
+        """Give a value that nothing may depend on."""
+        return Value(self, "poison", type_)
+
+    # ---- instructions
+
+    def binary(self, op: str, left: Value, right: Value) -> Value:
+        """Append a two-operand instruction whose result has the operands' type."""
+        return self.emit(f"{op} {left.type.text} {left.name}, {right.name}", left.type)
+
+    def compare(self, predicate: str, left: Value, right: Value | Number) -> Value:
+        """Compare by LLVM's predicate (`olt`, `sgt`, ...): one i1 per lane."""
+        right = right if isinstance(right, Value) else self.const(right, left.type)
+        op = "fcmp" if left.type.is_float else "icmp"
+        text = f"{op} {predicate} {left.type.text} {left.name}, {right.name}"
+        return self.emit(text, left.type.with_scalar("i1"))
+
+    def select(self, condition: Value, yes: Value | Number, no: Value | Number) -> Value:
+        """Choose lane by lane; at least one of the two must be a value."""
+        if not isinstance(yes, Value):
+            assert isinstance(no, Value)
+            yes = self.const(yes, no.type)
+        no = no if isinstance(no, Value) else self.const(no, yes.type)
+        return self.emit(f"select {condition!r}, {yes!r}, {no!r}", yes.type)
+
+    def cast(self, op: str, value: Value, type_: Type) -> Value:
+        """Convert by LLVM's instruction; a cast to the same type is the value itself."""
+        if value.type is type_:
+            return value
+        return self.emit(f"{op} {value!r} to {type_.text}", type_)
+
+    def bitcast(self, value: Value, type_: Type) -> Value:
+        """Read the same bits as another type."""
+        return self.cast("bitcast", value, type_)
+
+    def call(self, name: str, result: Type, *arguments: Value, flags: str = "") -> Value:
+        """Call a function that has a result, declaring it."""
+        return self.emit(self._call(name, result, arguments, flags), result)
+
+    def call_void(self, name: str, *arguments: Value) -> None:
+        """Call a function without a result, declaring it."""
+        self.line(self._call(name, VOID, arguments, ""))
+
+    def _call(self, name: str, result: Type, arguments: Sequence[Value], flags: str) -> str:
+        self.module.declare(name, result, [a.type for a in arguments])
+        args = ", ".join(map(repr, arguments))
+        return f"call {flags + ' ' if flags else ''}{result.text} @{name}({args})"
+
+    def intrinsic(self, name: str, *arguments: Value) -> Value:
+        """Call `llvm.<name>.<type>` whose result has the type of its first argument."""
+        type_ = arguments[0].type
+        return self.call(f"llvm.{name}.{type_.suffix}", type_, *arguments)
+
+    def fma(self, a: Value, b: Value | Number, c: Value | Number) -> Value:
+        """Give a·b + c with one rounding."""
+        b = b if isinstance(b, Value) else self.const(b, a.type)
+        c = c if isinstance(c, Value) else self.const(c, a.type)
+        return self.intrinsic("fma", a, b, c)
+
+    # ---- vectors
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        """Repeat a scalar in every lane."""
+        if lanes == 1 or value.type.lanes == lanes:
+            return value
+        vector = value.type.with_lanes(lanes)
+        if value.constant is not None:
+            return self.const(value.constant, vector)
+        if not value.name.startswith("%"):
+            return Value(self, f"splat ({value!r})", vector)
+        first = self.emit(f"insertelement {vector.text} poison, {value!r}, i64 0", vector)
+        mask = f"<{lanes} x i32> zeroinitializer"
+        return self.emit(f"shufflevector {first!r}, {vector.text} poison, {mask}", vector)
+
+    def shuffle(self, left: Value, right: Value | None, mask: Sequence[int]) -> Value:
+        """Pick lanes of two vectors joined; -1 leaves a lane undefined."""
+        lanes = ", ".join(f"i32 {i}" if i >= 0 else "i32 poison" for i in mask)
+        other = repr(right) if right is not None else f"{left.type.text} poison"
+        return self.emit(
+            f"shufflevector {left!r}, {other}, <{len(mask)} x i32> <{lanes}>",
+            left.type.with_lanes(len(mask)),
+        )
+
+    def extract(self, vector: Value, lane: int | Value) -> Value:
+        """Give one lane."""
+        if vector.type.lanes == 1:
+            return vector
+        lane = self.index(lane)
+        return self.emit(f"extractelement {vector!r}, {lane!r}", vector.type.with_lanes(1))
+
+    def insert(self, vector: Value, value: Value, lane: int | Value) -> Value:
+        """Replace one lane."""
+        lane = self.index(lane)
+        return self.emit(f"insertelement {vector!r}, {value!r}, {lane!r}", vector.type)
+
+    # ---- memory
+
+    def slot(self, type_: Type, count: int = 1, align: int = 64) -> Value:
+        """Reserve stack memory for `count` values in the entry block."""
+        self._values += 1
+        name = f"%s{self._values}"
+        many = f", i64 {count}" if count > 1 else ""
+        self._slots.append(f"  {name} = alloca {type_.text}{many}, align {align}")
+        return Value(self, name, PTR)
+
+    def address(self, base: Value, index: Value | int, scalar: str) -> Value:
+        """Give base + index elements of `scalar`."""
+        index = self.index(index)
+        if index.constant == 0:
+            return base
+        return self.emit(f"getelementptr {scalar}, ptr {base.name}, i64 {index.name}", PTR)
+
+    def load(self, address: Value, type_: Type, align: int | None = None) -> Value:
+        """Read a value; by default only the element's own alignment is assumed."""
+        align = align or _alignment(type_)
+        return self.emit(f"load {type_.text}, ptr {address.name}, align {align}", type_)
+
+    def store(self, value: Value, address: Value, align: int | None = None) -> None:
+        """Write a value; by default only the element's own alignment is assumed."""
+        align = align or _alignment(value.type)
+        self.line(f"store {value!r}, ptr {address.name}, align {align}")
+
+    def masked_load(self, address: Value, mask: Value, default: Value) -> Value:
+        """Read the lanes of the mask, the others from `default`; nothing else is touched."""
+        type_ = default.type
+        name = f"llvm.masked.load.{type_.suffix}.p0"
+        aligned = Value(self, f"align {_alignment(type_)} {address.name}", PTR)
+        self.module.declare(name, type_, [PTR, mask.type, type_])
+        return self.emit(f"call {type_.text} @{name}({aligned!r}, {mask!r}, {default!r})", type_)
+
+    def masked_store(self, value: Value, address: Value, mask: Value) -> None:
+        """Write the lanes of the mask; nothing else is touched."""
+        name = f"llvm.masked.store.{value.type.suffix}.p0"
+        aligned = f"ptr align {_alignment(value.type)} {address.name}"
+        self.module.declare(name, VOID, [value.type, PTR, mask.type])
+        self.line(f"call void @{name}({value!r}, {aligned}, {mask!r})")
+
+    # ---- structure
+
+    def label(self, prefix: str) -> str:
+        """Give a fresh block name."""
+        self._blocks += 1
+        return f"{prefix}{self._blocks}"
+
+    def start(self, label: str) -> None:
+        """Begin a block."""
+        self._lines.append(f"{label}:")
+        self.current = label
+
+    @contextmanager
+    def loop(self, lower: Value | int, upper: Value | int, step: Value | int = 1) -> Generator[Value]:
+        """Run the body for lower, lower + step, ... below upper; tested at the bottom.
+
+        A loop with constant bounds that runs once has no branch; the guard before the loop goes
+        where the bounds are constants. LLVM is told not to unroll: `step` is the unrolling.
+        """
+        lower, upper, step = self.index(lower), self.index(upper), self.index(step)
+        runs = _trips(lower, upper, step)
+        if runs == 1:
+            yield lower
+            return
+        body, leave, before = self.label("body"), self.label("done"), self.current
+        if runs:
+            self.line(f"br label %{body}")
+        else:
+            enter = self.compare("slt", lower, upper)
+            self.line(f"br {enter!r}, label %{body}, label %{leave}")
+        self.start(body)
+        self._values += 2
+        index, after = f"%v{self._values}", f"%v{self._values - 1}"
+        place = len(self._lines)
+        self._lines.append("")
+        yield Value(self, index, I64)
+        self.line(f"{after} = add nsw i64 {index}, {step.name}")
+        again = self.emit(f"icmp slt i64 {after}, {upper.name}", I1)
+        self._lines[place] = f"  {index} = phi i64 [ {lower.name}, %{before} ], [ {after}, %{self.current} ]"
+        self.line(f"br {again!r}, label %{body}, label %{leave}{self.module.new_loop()}")
+        self.start(leave)
+
+    @contextmanager
+    def when(self, condition: Value) -> Generator[None]:
+        """Run the body only where a scalar i1 holds."""
+        body, leave = self.label("then"), self.label("after")
+        self.line(f"br {condition!r}, label %{body}, label %{leave}")
+        self.start(body)
+        yield
+        self.line(f"br label %{leave}")
+        self.start(leave)
+
+
+def _trips(lower: Value, upper: Value, step: Value) -> int | None:
+    """How often a loop with constant bounds runs; None where a bound is not constant."""
+    if lower.constant is None or upper.constant is None or step.constant is None:
+        return None
+    return max(0, -((lower.constant - upper.constant) // step.constant))
+
+
+def _integer_text(value: int, type_: Type) -> str:
+    if type_.scalar == "i1":
+        return "true" if value & 1 else "false"
+    return str(value)
+
+
+def _alignment(type_: Type) -> int:
+    return max(1, type_.bits // 8)
