@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, Union, cast
+from typing import ClassVar, TypeVar, Union, cast
 
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
@@ -84,13 +84,14 @@ class Literal(Data[LiteralValue]):
         key = _literal_key(value)
         literal = Literal._interned.get(key)
         if literal is None:
-            literal = Literal._interned.setdefault(key, Literal(value))
+            literal = Literal(value)
         return literal
 
-    @classmethod
-    def new(cls, params: Any) -> Literal:
-        """Make a literal for the parser; interned like any other."""
-        return Literal.of(params)
+    def __new__(cls, data: LiteralValue) -> Literal:
+        """Intern whatever makes a literal: the parser calls the class itself."""
+        key = _literal_key(data)
+        found = Literal._interned.get(key)
+        return Literal._interned.setdefault(key, object.__new__(cls)) if found is None else found
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> LiteralValue:
@@ -235,6 +236,8 @@ INDEX = IndexType()
 
 Shape = tuple[Dim, ...]
 
+AttributeT = TypeVar("AttributeT", bound=Attribute)
+
 
 def itemsize(dtype: str) -> int:
     """Give the bytes of one element in memory."""
@@ -324,6 +327,12 @@ def contiguous_strides(shape: Sequence[Dim]) -> Shape:
         strides.append(step)
         step = step * (1 if size == 0 else size)
     return tuple(reversed(strides))
+
+
+def with_facts(type_: AttributeT, shape: Shape, dtype: str) -> AttributeT:
+    """Teach `shape_of` and `dtype_of` a dialect's own type; gives the type."""
+    _remember_facts(type_, shape, dtype)
+    return type_
 
 
 def _remember_facts(type_: Attribute, shape: Shape, dtype: str) -> tuple[Shape, str]:
