@@ -379,15 +379,16 @@ def location_attr(location: SourceLocation | None) -> LocationAttr:
 
 def source_location(op: Operation) -> SourceLocation | None:
     """Give the user's line that an op comes from, or None."""
-    return _source(op.location)
+    return source_location_of(op.location)
 
 
-def _source(location: Attribute) -> SourceLocation | None:
+def source_location_of(location: Attribute) -> SourceLocation | None:
+    """Give the user's line of a location, or None."""
     if isinstance(location, FileLineColLoc):
         return SourceLocation(location.filename.data, location.line.data, location.column.data)
     if isinstance(location, FusedLoc):
         parts = cast(ArrayAttr[Attribute], location.locations)
-        return next((s for s in map(_source, parts) if s), None)
+        return next((s for s in map(source_location_of, parts) if s), None)
     return None
 
 
@@ -419,7 +420,7 @@ def create_op(
             first._prev_use = use  # pyright: ignore[reportPrivateUsage]
         operand.first_use = use
         uses.append(use)
-    hint = getattr(cls, "hint", None)
+    hint = getattr(cls, "HINT", None)
     results: list[OpResult[Attribute]] = []
     for index, type_ in enumerate(result_types):
         result = OpResult(type_, op, index)

@@ -1,0 +1,32 @@
+"""Random numbers as pure functions of a key and a counter."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.irdl import operand_def, prop_def, result_def
+
+from isthmus import ir
+from isthmus.dialects.prim.base import Literals, PrimOp, Types, dim, prim_op, require, text
+from isthmus.ir import Literal
+
+RNG_KINDS = ("uniform", "bits")
+
+
+@prim_op
+class RngOp(PrimOp):
+    """y[i] = Philox4x32-10(key, offset + row-major position of i): uniform in [0, 1), or 32 random bits as i64"""
+
+    name = "prim.rng"
+    COST: ClassVar = 30.0
+    EXPLICIT: ClassVar = True
+    key = operand_def()
+    kind = prop_def(Literal)
+    offset = prop_def(Literal)
+    y = result_def()
+
+    @classmethod
+    def check(cls, types: Types, literals: Literals, results: Types) -> None:
+        require(types[0] == ir.tensor((), "i64"), "the key is a tensor<i64>")
+        require(text(literals["kind"]) in RNG_KINDS, lambda: f"kind is one of {', '.join(RNG_KINDS)}")
+        dim(literals["offset"])
