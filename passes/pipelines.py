@@ -1,0 +1,87 @@
+"""Pipelines as data, and what runs them: the only place where passes meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from io import StringIO
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass, PassPipeline
+from xdsl.printer import Printer
+from xdsl.utils.arg_spec import parse_spec
+
+from isthmus.diagnostics import CompileError, IRError
+from isthmus.passes import PASSES, load_pass
+
+CAPTURED_TO_PRIM = ("functionalize", "decompose")
+"""From the captured program to primitives."""
+
+JOINT = ("differentiate", "simplify", "partition")
+"""A training program: one joint function, then forward and backward."""
+
+INFERENCE = ("simplify", "partition")
+"""A program without gradients: one forward function."""
+
+KERNELS = ("decompose{to=elementary}", "simplify", "fuse", "schedule", "plan-memory")
+"""From primitives to planned kernels, for one direction."""
+
+CPU = CAPTURED_TO_PRIM + JOINT + KERNELS
+"""A training step for the CPU, all at once (the driver lowers each direction when it is first called)."""
+
+
+class PassFailure(CompileError):
+    """A pass that failed; `before` is the IR that `isthmus-opt -p '<pass_text>'` runs on to show it again."""
+
+    def __init__(self, pass_text: str, error: Exception, before: str) -> None:
+        self.pass_text, self.error, self.before = pass_text, error, before
+        cure = error.cure if isinstance(error, CompileError) else None
+        super().__init__(f"pass '{pass_text}' failed: {error}", cure=cure)
+
+
+Between = Callable[[ModulePass | None, ModuleOp, ModulePass | None], None]
+"""Called between passes with the pass that just ran, the module and the next pass."""
+
+
+class Pipeline(PassPipeline):
+    """Passes in order; a failing one is named and the IR before it is kept."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Run the passes on the module in place. PassFailure when one fails, and what its verifier raises."""
+        between: Between = self.callback or (lambda before, module, after: None)
+        previous: ModulePass | None = None
+        for current in self.passes:
+            between(previous, op, current)
+            before = op.clone()
+            try:
+                current.apply(ctx, op)
+            except Exception as error:
+                raise PassFailure(pass_text(current), error, module_text(before)) from error
+            previous = current
+        between(previous, op, None)
+
+
+def parse_pass(text: str) -> ModulePass:
+    """Give the pass that a text like `partition{strategy=default}` describes; IRError on an unknown one."""
+    spec = parse_spec(text)
+    if spec.name not in PASSES:
+        raise IRError(f"there is no pass '{spec.name}'", cure=f"the passes are {', '.join(PASSES)}")
+    return load_pass(spec.name).from_spec(spec)
+
+
+def pass_text(p: ModulePass) -> str:
+    """Give the text that `parse_pass` reads."""
+    return str(p.spec())
+
+
+def module_text(module: ModuleOp) -> str:
+    """Give the module as text with locations left out."""
+    stream = StringIO()
+    Printer(stream=stream).print_op(module)
+    return stream.getvalue() + "\n"
+
+
+def run_passes(context: Context, module: ModuleOp, pipeline: Sequence[str]) -> None:
+    """Apply passes, given by their text, to a module in place; no clone, no verification in between."""
+    for text in pipeline:
+        parse_pass(text).apply(context, module)

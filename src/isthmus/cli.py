@@ -1,0 +1,134 @@
+"""Command lines: `isthmus-opt` runs passes over .mlir text, `isthmus` traces and explains programs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from typing import cast
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import DiagnosticException, ParseError, VerifyException
+from xdsl.utils.target import Target
+from xdsl.xdsl_opt_main import xDSLOptMain
+
+from isthmus import ir
+from isthmus.diagnostics import CompileError
+from isthmus.dialects import dialect_factories
+from isthmus.passes import PASSES, load_pass
+from isthmus.passes.pipelines import PassFailure, Pipeline, module_text, pass_text
+
+TARGETS = {
+    "llvm": "isthmus.codegen.targets:LLVMTarget",
+    "asm": "isthmus.codegen.targets:AssemblyTarget",
+}
+
+
+class IsthmusOpt(xDSLOptMain):
+    """The driver of `isthmus-opt`; see `isthmus-opt --help`."""
+
+    version_format = "isthmus-opt (xdsl {xdsl_version})"
+
+    def register_all_dialects(self) -> None:
+        """Register the dialects; each is imported when it is met."""
+        for name, factory in dialect_factories().items():
+            self.ctx.register_dialect(name, factory)
+
+    def register_all_passes(self) -> None:
+        """Register every pass by name; each is imported when it is used."""
+        for name in PASSES:
+            self.register_pass(name, partial(load_pass, name))
+
+    def register_all_targets(self) -> None:
+        """Register the text forms that come after the IR."""
+        super().register_all_targets()
+        for name, where in TARGETS.items():
+            self.available_targets[name] = partial(_load_target, where)
+
+    def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
+        """Add to xDSL's options: printing around passes, a list of passes, reproducers."""
+        super().register_all_arguments(arg_parser)
+        group = arg_parser.add_argument_group("isthmus")
+        group.add_argument("--print-ir-before-all", action="store_true", help="print the IR before each pass (stderr)")
+        group.add_argument("--print-ir-after-all", action="store_true", help="print the IR after each pass (stderr)")
+        group.add_argument("--list-passes", action="store_true", help="list the passes with their contracts and exit")
+        group.add_argument(
+            "--reproducer",
+            metavar="FILE",
+            default="isthmus-reproducer.mlir",
+            help="where the IR before a failing pass is kept (default: %(default)s)",
+        )
+
+    def setup_pipeline(self) -> None:
+        """Build the pipeline with our checks and prints between passes."""
+        super().setup_pipeline()
+        inherited = self.pipeline.callback
+
+        def between(before: ModulePass | None, module: ModuleOp, after: ModulePass | None) -> None:
+            if inherited is not None:
+                inherited(before, module, after)
+            if not self.args.disable_verify:
+                ir.verify_order(module)
+            if before is not None and self.args.print_ir_after_all:
+                _print_stage(f"after {pass_text(before)}", module)
+            if after is not None and self.args.print_ir_before_all:
+                _print_stage(f"before {pass_text(after)}", module)
+
+        self.pipeline = Pipeline(self.pipeline.passes, between)
+
+
+def _load_target(where: str) -> type[Target]:
+    module, _, name = where.partition(":")
+    return cast(type[Target], getattr(import_module(module), name))
+
+
+def _print_stage(title: str, module: ModuleOp) -> None:
+    sys.stderr.write(f"// ---- IR {title}\n{module_text(module)}")
+
+
+def _list_passes() -> None:
+    for name in PASSES:
+        print(f"{name}\n    {' '.join((load_pass(name).__doc__ or '').split())}")
+
+
+def opt(argv: Sequence[str] | None = None) -> int:
+    """Run `isthmus-opt`; 0 when everything went well, 1 after a message on stderr otherwise."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if "--list-passes" in arguments:
+        _list_passes()
+        return 0
+    driver = None
+    try:
+        driver = IsthmusOpt(args=arguments)
+        driver.run()
+    except PassFailure as failure:
+        _report(failure, driver.args.reproducer if driver else "isthmus-reproducer.mlir")
+        return 1
+    except (CompileError, ParseError, VerifyException, DiagnosticException, ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _report(failure: PassFailure, path: str) -> None:
+    print(f"error: {failure}", file=sys.stderr)
+    if not isinstance(failure.error, CompileError | VerifyException):
+        traceback.print_exception(failure.error, file=sys.stderr)
+    command = f"isthmus-opt -p '{failure.pass_text}' {path}"
+    try:
+        with open(path, "w") as file:
+            file.write(f"// {command}\n{failure.before}")
+    except OSError as error:
+        print(f"note: the IR before it could not be kept in {path}: {error}", file=sys.stderr)
+    else:
+        print(f"note: the IR before it is kept: {command}", file=sys.stderr)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `isthmus trace|explain`; see `isthmus --help`."""
+    commands = import_module("isthmus.driver.commands")
+    return cast(int, commands.run(list(sys.argv[1:] if argv is None else argv)))
