@@ -189,8 +189,9 @@ class SliceOp(ViewOp):
         require_dims((at,), len(shape), "dim")
         require(stride >= 1, "stride must be at least 1")
         for low, high, what in ((0, start, "start"), (start, limit, "limit"), (limit, shape[at], "limit")):
-            unknown = isinstance(low - high, Size)
-            require(unknown or low <= high, lambda what=what: f"{what} is out of range in dim {at} of {types[0]}")  # pyright: ignore[reportOperatorIssue]
+            room = high - low
+            fits = isinstance(room, Size) or room >= 0
+            require(fits, lambda what=what: f"{what} is out of range in dim {at} of {types[0]}")
         shape[at] = slice_length(start, limit, stride)
         return (ir.tensor(shape, ir.dtype_of(types[0])),)
 

@@ -1,0 +1,74 @@
+"""Symbolic sizes: arithmetic agrees with integers, text round-trips, equal means identical."""
+
+import operator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isthmus.sizes import Dim, Size, evaluate, exact_quotient, size_max, size_min
+
+A = Size.symbol("a")
+SYMBOLS = ("s0", "s1", "s2")
+VALUES = st.fixed_dictionaries({s: st.integers(1, 50) for s in SYMBOLS})
+
+
+@st.composite
+def expressions(draw: st.DrawFn, depth: int = 3):
+    """A size and a function that computes it from plain integers."""
+    if depth == 0 or draw(st.booleans()):
+        if draw(st.booleans()):
+            name = draw(st.sampled_from(SYMBOLS))
+            return Size.symbol(name), lambda env, name=name: env[name]
+        n = draw(st.integers(-3, 9))
+        return n, lambda env, n=n: n
+    left, f = draw(expressions(depth=depth - 1))
+    right, g = draw(expressions(depth=depth - 1))
+    name = draw(st.sampled_from(["+", "-", "*", "//", "%", "max", "min"]))
+    if name in ("//", "%"):
+        n = draw(st.integers(1, 7))
+        op = operator.floordiv if name == "//" else operator.mod
+        return op(left, n), lambda env: op(f(env), n)
+    mine = {"+": operator.add, "-": operator.sub, "*": operator.mul, "max": size_max, "min": size_min}[name]
+    plain = {"+": operator.add, "-": operator.sub, "*": operator.mul, "max": max, "min": min}[name]
+    return mine(left, right), lambda env: plain(f(env), g(env))
+
+
+@given(expressions(), VALUES)
+def test_arithmetic_agrees_with_integers(expression, values):
+    size, plain = expression
+    assert evaluate(size, values) == plain(values)
+
+
+@given(expressions())
+def test_text_round_trips_to_the_same_object(expression):
+    size, _ = expression
+    parsed = Size.parse(str(size))
+    assert parsed is size or parsed == size
+
+
+def test_equal_polynomials_are_one_object():
+    s, t = Size.symbol("s0"), Size.symbol("s1")
+    assert (s + 1) * t is t * s + t
+    assert s - s == 0 and isinstance(s - s, int)
+    assert (4 * s * t) // (2 * s) is 2 * t
+
+
+@pytest.mark.parametrize(
+    ("dim", "by", "quotient"),
+    [
+        (12, 4, 3),
+        (12, 5, None),
+        (0, 5, 0),
+        (Size.symbol("a") * 6, 3, Size.symbol("a") * 2),
+        (Size.symbol("a") + 1, 2, None),
+    ],
+)
+def test_exact_quotient(dim: Dim, by: Dim, quotient: Dim | None):
+    assert exact_quotient(dim, by) == quotient
+
+
+@pytest.mark.parametrize("text", ["", "s0 +", "s0 ? 1", "(s0", "max(s0)", "s0 s1"])
+def test_malformed_text_is_refused(text: str):
+    with pytest.raises(ValueError, match="size"):
+        Size.parse(text)
