@@ -1,5 +1,5 @@
 """Every use of torch's private Python interface by the runtime."""
-# pyright: reportPrivateUsage=false
+# pyright: reportPrivateUsage=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 

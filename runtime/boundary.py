@@ -1,0 +1,144 @@
+"""The edge of a compiled function: random keys in, mutations copied back, aliases replayed.
+
+Inside, programs are functional and results are fresh. Here the caller's tensors get their new
+values, and outputs that are arguments, views of arguments or views of other results become that
+again, by the very view operations of the program, so that autograd sees them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from isthmus.runtime.autograd import TapeNode
+from isthmus.runtime.convention import Convention, Geometry, Mutation, UserOutput, Value, View
+from isthmus.runtime.fresh import has_strides
+from isthmus.sizes import Size, evaluate
+
+
+class CompiledFunction:
+    """What the user's call runs: takes the flat arguments without keys, gives the flat outputs."""
+
+    def __init__(self, convention: Convention, node: TapeNode) -> None:
+        self.convention = convention
+        self.node = node
+        self._plain = not convention.mutations and all(output.kind == "value" for output in convention.outputs)
+        self._order = [output.index for output in convention.outputs]
+
+    def __call__(self, arguments: Sequence[Value]) -> list[object]:
+        """Run on the caller's tensors.
+
+        Raises what eager raises for writes that eager refuses (leaves that want a gradient,
+        expanded tensors).
+        """
+        values = list(arguments)
+        if self.convention.keys:
+            for position, key in zip(self.convention.keys, draw_keys(len(self.convention.keys)), strict=True):
+                values.insert(position, key)
+        results = self.node(values)
+        if self._plain:
+            return [results[k] for k in self._order]
+        sizes = self.convention.sizes(values)
+        for mutation in self.convention.mutations:
+            _copy_back(mutation, values[mutation.argument], results, sizes)
+        return [_output(output, values, results, sizes) for output in self.convention.outputs]
+
+
+def draw_keys(count: int) -> list[Tensor]:
+    """Draw random keys: one number from torch's default generator per call, split in `count`.
+
+    So `torch.manual_seed` and the RNG handling of checkpoints govern compiled randomness too.
+    """
+    key = torch.empty((), dtype=torch.int64).random_()
+    if count == 1:
+        return [key]
+    seed = int(key)
+    return [torch.tensor(_mixed(seed + k * 0x9E3779B97F4A7C15)) for k in range(count)]
+
+
+def _mixed(number: int) -> int:
+    """The finaliser of splitmix64: neighbouring numbers become unrelated ones.
+
+    Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, 2014.
+    """
+    word = number & 0xFFFFFFFFFFFFFFFF
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+    return (word ^ (word >> 31)) >> 1
+
+
+def _copy_back(mutation: Mutation, argument: Value, results: list[Tensor], sizes: Mapping[str, int]) -> None:
+    """Give an argument its new shape and content, with the history that the program gives it."""
+    assert isinstance(argument, Tensor)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not mutation.hidden):
+        if mutation.geometry is not None:
+            argument.as_strided_(*_geometry(mutation.geometry, sizes))
+        if mutation.result is None:
+            return
+        value = results[mutation.result]
+        if value is argument:  # written in place: only autograd has to be told
+            torch.autograd.graph.increment_version(argument)
+        else:
+            argument.copy_(value)
+
+
+def _output(output: UserOutput, arguments: list[Value], results: list[Tensor], sizes: Mapping[str, int]) -> object:
+    if output.kind == "value":
+        return results[output.index]
+    if output.kind == "constant":
+        return output.value
+    base = results[output.index] if output.kind == "alias" else arguments[output.index]
+    for view in output.chain:
+        base = _replay(view, cast(Tensor, base), sizes)
+    return base
+
+
+def _replay(view: View, base: Tensor, sizes: Mapping[str, int]) -> Tensor:
+    """Take one view again; by its geometry where its operation is not known or gives another."""
+    replay = _operator(view.op)
+    if replay is not None:
+        arguments = tuple(_substituted(a, sizes) for a in view.arguments)
+        result = replay(base, *arguments)
+        if view.result is not None:
+            result = cast("Sequence[Tensor]", result)[view.result]
+        assert isinstance(result, Tensor)
+        if view.geometry is None or _is_at(result, view.geometry, sizes):
+            return result
+    assert view.geometry is not None, f"a view by {view.op} needs a geometry to be replayed"
+    return base.as_strided(*_geometry(view.geometry, sizes))
+
+
+def _geometry(geometry: Geometry, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    shape = tuple(evaluate(d, sizes) for d in geometry.shape)
+    strides = tuple(evaluate(d, sizes) for d in geometry.strides)
+    return shape, strides, evaluate(geometry.offset, sizes)
+
+
+def _is_at(tensor: Tensor, geometry: Geometry, sizes: Mapping[str, int]) -> bool:
+    shape, strides, offset = _geometry(geometry, sizes)
+    return (
+        tuple(tensor.shape) == shape
+        and (tensor.numel() == 0 or has_strides(tensor, strides))
+        and tensor.storage_offset() == offset
+    )
+
+
+def _substituted(argument: object, sizes: Mapping[str, int]) -> object:
+    if isinstance(argument, Size):
+        return argument.evaluate(sizes)
+    if isinstance(argument, tuple):
+        return [_substituted(a, sizes) for a in cast("tuple[object, ...]", argument)]
+    return argument
+
+
+@functools.cache
+def _operator(name: str) -> Callable[..., object] | None:
+    """The ATen overload of a name such as `transpose.int`, None where there is none."""
+    base, _, overload = name.removeprefix("aten.").partition(".")
+    packet = getattr(torch.ops.aten, base, None) if base else None
+    found = getattr(packet, overload or "default", None)
+    return cast("Callable[..., object] | None", found)
