@@ -1,0 +1,224 @@
+"""Exponentials: x = j·ln 2 + f with |f| <= ln 2 / 2, a polynomial in f, and 2ʲ by bits."""
+
+from __future__ import annotations
+
+from isthmus.codegen.llvm_text import I32, Type, Value
+from isthmus.codegen.vector_math.core import (
+    BIAS,
+    MANTISSA,
+    ROUNDING,
+    Coefficients,
+    Math,
+    in_double,
+)
+
+LOG2_E = 1.4426950408889634
+# ln 2 in two parts: j·high is exact for every j that occurs (the split of fdlibm and Cephes).
+LN2_HIGH = {"float": 0.693359375, "double": 6.93147180369123816490e-01}
+LN2_LOW = {"float": -2.12194440e-4, "double": 1.90821492927058770002e-10}
+
+# e^f = 1 + f + f²·P(f), relative error 2^-31 and 2^-63; fitted by benchmarks/fit_polynomials.py
+EXP: Coefficients = {
+    "float": (
+        0.5,
+        0.16666647791862488,
+        0.041666481643915176,
+        0.008337863720953465,
+        0.0013933384325355291,
+        0.00017345609376206994,
+    ),
+    "double": (
+        0.5,
+        0.16666666666666688,
+        0.041666666666666824,
+        0.00833333333331389,
+        0.001388888888877776,
+        0.000198412699033879,
+        2.480158755997095e-05,
+        2.7557228653069833e-06,
+        2.7557066876936713e-07,
+        2.5113949320815852e-08,
+        2.097812695892682e-09,
+    ),
+}
+# The same with the error relative to e^f - 1: 2^-31 and 2^-55
+EXPM1: Coefficients = {
+    "float": (
+        0.5,
+        0.1666666567325592,
+        0.04166646674275398,
+        0.008333642967045307,
+        0.0013935047900304198,
+        0.00019664572027977556,
+    ),
+    "double": (
+        0.5000000000000001,
+        0.1666666666666667,
+        0.041666666666648505,
+        0.008333333333328375,
+        0.0013888888897414645,
+        0.00019841269866979766,
+        2.4801571425391876e-05,
+        2.7557262883711506e-06,
+        2.756978504513914e-07,
+        2.5102554072266386e-08,
+        1.7421359059534094e-09,
+    ),
+}
+# 2^f = 1 + f·P(f), relative error 2^-27 and 2^-59
+EXP2: Coefficients = {
+    "float": (
+        0.6931471824645996,
+        0.24022650718688965,
+        0.05550377815961838,
+        0.009618476033210754,
+        0.0013383999466896057,
+        0.0001527704589534551,
+    ),
+    "double": (
+        0.6931471805599453,
+        0.2402265069591007,
+        0.05550410866482345,
+        0.009618129107630305,
+        0.0013333558146002883,
+        0.00015403530388419234,
+        1.5252734201756126e-05,
+        1.321549188292024e-06,
+        1.0177916496579208e-07,
+        7.052732498799915e-09,
+        4.4758241837493637e-10,
+        2.8984942079766444e-11,
+    ),
+}
+# Beyond these e^x is infinite or 0; 2^x by the exponents themselves.
+HIGHEST = {"float": 89.0, "double": 710.0}
+LOWEST = {"float": -104.0, "double": -746.0}
+HIGHEST2 = {"float": 128.5, "double": 1024.5}
+LOWEST2 = {"float": -151.0, "double": -1076.0}
+# Below these e^x - 1 rounds to -1.
+LOWEST_EXPM1 = {"float": -18.0, "double": -40.0}
+TINY = {"float": 2.0**-60, "double": 2.0**-500}
+
+
+def exp(m: Math, x: Value) -> Value:
+    """Give eˣ."""
+    return scaled_exp(m, clamped(m, x), 0)
+
+
+def half_exp(m: Math, x: Value) -> Value:
+    """Give eˣ / 2 for x >= 0, finite wherever the result is."""
+    return scaled_exp(m, m.at_most(x, HIGHEST[x.type.scalar] + 1.0), -1)
+
+
+def clamped(m: Math, x: Value) -> Value:
+    """Bound x to where eˣ is neither infinite nor 0 beyond doubt."""
+    return m.at_least(m.at_most(x, HIGHEST[x.type.scalar]), LOWEST[x.type.scalar])
+
+
+def scaled_exp(m: Math, x: Value, shift: int) -> Value:
+    """Give eˣ·2^shift for a clamped x."""
+    t, f = split(m, x)
+    return scale(m, reduced_exp(m, f), t, shift)
+
+
+def split(m: Math, x: Value) -> tuple[Value, Value]:
+    """Give j + ROUNDING, whose low bits are j, and f = x - j·ln 2."""
+    scalar = x.type.scalar
+    t = m.mla(x, LOG2_E, ROUNDING[scalar])
+    j = t - ROUNDING[scalar]
+    f = m.mla(j, -LN2_HIGH[scalar], x)
+    return t, m.mla(j, -LN2_LOW[scalar], f)
+
+
+def reduced_exp(m: Math, f: Value) -> Value:
+    """Give e^f for |f| <= ln 2 / 2: 1 + (f + f²·P(f))."""
+    p = m.polynomial(f, EXP[f.type.scalar])
+    return m.mla(f * f, p, f) + 1.0
+
+
+def scale(m: Math, r: Value, t: Value, shift: int = 0) -> Value:
+    """Give r·2^(j + shift), j in the low bits of t, with one rounding: denormals and ∞ included."""
+    scalar = r.type.scalar
+    if m.has_scale and r.type.lanes * r.type.bits == 512:
+        return _scalef(m, r, t - (ROUNDING[scalar] - shift))
+    # Two factors, each a normal number: 2^h and 2^(j - h), h = ⌊j/2⌋. Biased, nothing is negative.
+    bias, mantissa = BIAS[scalar], MANTISSA[scalar]
+    biased = _integer(m, t) + (2 * bias + shift)
+    half = m.lshr(biased, 1)
+    first = m.from_bits(half << mantissa, r)
+    second = m.from_bits((biased - half) << mantissa, r)
+    return r * first * second
+
+
+def power_of_two(m: Math, t: Value, shift: int) -> Value:
+    """Give 2^(j + shift), j in the low bits of t, where that is a normal number."""
+    scalar = t.type.scalar
+    return m.from_bits((_integer(m, t) + (BIAS[scalar] + shift)) << MANTISSA[scalar], t)
+
+
+def _integer(m: Math, t: Value) -> Value:
+    """Give j of t = j + ROUNDING."""
+    scalar = t.type.scalar
+    origin = (BIAS[scalar] + MANTISSA[scalar] << MANTISSA[scalar]) + (1 << MANTISSA[scalar] - 1)
+    return m.bits(t) - origin
+
+
+def _scalef(m: Math, r: Value, j: Value) -> Value:
+    kind, mask = ("ps", "i16") if r.type.scalar == "float" else ("pd", "i8")
+    name = f"llvm.x86.avx512.mask.scalef.{kind}.512"
+    m.f.module.declare(name, r.type, [r.type, r.type, r.type, Type.of(mask), I32])
+    source = m.f.poison(r.type)
+    text = f"call {r.type.text} @{name}({r!r}, {j!r}, {source!r}, {mask} -1, i32 4)"
+    return m.f.emit(text, r.type)
+
+
+def exp2(m: Math, x: Value) -> Value:
+    """Give 2ˣ."""
+    scalar = x.type.scalar
+    x = m.at_least(m.at_most(x, HIGHEST2[scalar]), LOWEST2[scalar])
+    t = x + ROUNDING[scalar]
+    f = x - (t - ROUNDING[scalar])
+    r = m.mla(f, m.polynomial(f, EXP2[scalar]), 1.0)
+    return scale(m, r, t)
+
+
+def expm1(m: Math, x: Value) -> Value:
+    """Give eˣ - 1 = 2·(s·(e^f - 1) + (s - ½)) with s = 2^(j-1), which does not overflow."""
+    scalar = x.type.scalar
+    bounded = m.at_least(m.at_most(x, HIGHEST[scalar]), LOWEST_EXPM1[scalar])
+    t, f = split(m, bounded)
+    q = m.mla(f * f, m.polynomial(f, EXPM1[scalar]), f)
+    s = power_of_two(m, t, -1)
+    r = m.mla(s, q, s - 0.5)
+    # Near 0 the result is x: keeps -0.0 and every bit of a denormal.
+    return m.f.select(m.f.compare("olt", m.fabs(x), TINY[scalar]), x, r + r)
+
+
+def logistic(m: Math, x: Value) -> Value:
+    """Give 1/(1 + e⁻ˣ), as e⁻ᵃ/(1 + e⁻ᵃ) with a = |x| for negative x: tiny results survive."""
+    e = scaled_exp(m, m.at_least(-m.fabs(x), LOWEST[x.type.scalar]), 0)
+    numerator = m.f.select(m.f.compare("olt", x, 0.0), e, 1.0)
+    return numerator / (e + 1.0)
+
+
+def tanh(m: Math, x: Value) -> Value:
+    """Give tanh x = q/(q + 2) with q = e^(2|x|) - 1; 1 to the last bit beyond 10 and 20."""
+    a = m.at_most(m.fabs(x), {"float": 10.0, "double": 20.0}[x.type.scalar])
+    q = expm1(m, a + a)
+    return m.copysign(q / (q + 2.0), x)
+
+
+@in_double
+def sinh(m: Math, x: Value) -> Value:
+    """Give (q + q/(q + 1))/2 with q = e^|x| - 1; e^|x|/2 from 22 on."""
+    a = m.fabs(x)
+    q = expm1(m, m.at_most(a, 30.0))
+    near = (q + q / (q + 1.0)) * 0.5
+    return m.copysign(m.f.select(m.f.compare("ogt", a, 22.0), half_exp(m, a), near), x)
+
+
+@in_double
+def cosh(m: Math, x: Value) -> Value:
+    """Give h + 1/(4h) with h = e^|x|/2."""
+    h = half_exp(m, m.fabs(x))
+    return h + 0.25 / h
