@@ -465,7 +465,7 @@ class LiteralOp(IRDLOperation):
     def parse(cls, parser: Parser) -> LiteralOp:
         """Read the uniform format; undefined operands and undeclared keys are errors at their position."""
         operands = _parse_operands(parser)
-        properties, attributes = _parse_literals(parser, _property_names(cls))
+        properties, attributes = _parse_entries(parser, cls)
         regions: list[Region] = []
         if parser.parse_optional_punctuation("("):
             regions.append(parser.parse_region())
@@ -478,6 +478,11 @@ class LiteralOp(IRDLOperation):
             while parser.parse_optional_punctuation(","):
                 types.append(intern_type(parser.parse_type()))
         return create_op(cls, operands, types, properties, regions=regions, attributes=attributes)
+
+    @classmethod
+    def parse_entry(cls, key: str, parser: Parser) -> Attribute:
+        """Read the value of one key: a literal, unless a dialect has attributes of its own."""
+        return Literal.of(parse_literal(parser))
 
     def print(self, printer: Printer) -> None:
         """Write the uniform format."""
@@ -523,14 +528,15 @@ def _parse_operands(parser: Parser) -> list[SSAValue]:
     return operands
 
 
-def _parse_literals(parser: Parser, declared: frozenset[str]) -> tuple[dict[str, Attribute], dict[str, Attribute]]:
+def _parse_entries(parser: Parser, cls: type[LiteralOp]) -> tuple[dict[str, Attribute], dict[str, Attribute]]:
+    declared = _property_names(cls)
     properties: dict[str, Attribute] = {}
     attributes: dict[str, Attribute] = {}
     if parser.parse_optional_punctuation("{") and not parser.parse_optional_punctuation("}"):
         while True:
             key = parser.parse_identifier()
             parser.parse_punctuation("=")
-            value = Literal.of(parse_literal(parser))
+            value = cls.parse_entry(key, parser)
             (properties if key in declared else attributes)[key] = value
             if not parser.parse_optional_punctuation(","):
                 break

@@ -1,0 +1,176 @@
+"""From a captured program to something that runs: the passes of each stage, and a tape node that compiles on demand.
+
+captured aten --functionalize, decompose--> prim @main --differentiate, simplify--> @joint --partition-->
+@forward, @backward, each lowered when it is first called.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+from xdsl.dialects.builtin import FunctionType, ModuleOp, StringAttr
+from xdsl.dialects.func import ReturnOp
+
+from isthmus import ir
+from isthmus.diagnostics import CompileError
+from isthmus.dialects import new_context
+from isthmus.dialects.signature import Argument, Result, Signature
+from isthmus.driver.artifacts import Record
+from isthmus.driver.conventions import convention_of, returned
+from isthmus.driver.options import Options
+from isthmus.passes.pipelines import PassFailure, module_text, parse_pass, pass_text
+from isthmus.runtime.autograd import TapeNode
+from isthmus.runtime.convention import Executable, Value
+
+MakeExecutable = Callable[[ModuleOp, str], Executable]
+"""Makes a function (by name) of a module at prim level callable."""
+
+
+@dataclass
+class Lowering:
+    """One program on its way down; keeps what later stages and `explain` ask for."""
+
+    options: Options
+    record: Record
+    make_executable: MakeExecutable
+    derivative_of: Callable[..., object] | None = None
+    reports: dict[str, object] = field(default_factory=dict[str, object])
+
+    def to_prim(self, module: ModuleOp) -> ModuleOp:
+        """Lower a captured aten module to primitives, in place."""
+        self.record.restart()
+        self.run(module, "functionalize", "functional")
+        table = "" if self.options.decompositions == "default" else ",table=none"
+        self.run(module, f"decompose{{to=prim{table}}}", "prim")
+        return module
+
+    def node(self, prim: ModuleOp, level: int = 0) -> TapeNode:
+        """Make the tape node of a prim module's @main; its derivative's node is made when it is asked for."""
+        signature = Signature.of(ir.function(prim, "main"))
+        wanted = any(a.wants_gradient for a in signature.arguments)
+        forward_name = "forward" if level == 0 else f"forward of order {level + 1}"
+        if not wanted:
+            return self._inference_node(prim)
+        joint = prim.clone()
+        self.run(joint, "differentiate", None)
+        self.run(joint, "simplify", "joint")
+        if not Signature.of(ir.function(joint, "joint")).tangents:
+            return self._inference_node(prim)
+        halves = joint.clone()
+        self.run(halves, f"partition{{strategy={self.options.strategy}}}", None)
+        forward, backward = only(halves, "forward"), only(halves, "backward")
+        self.record.stage(forward_name, "forward", forward)
+        self.record.stage(forward_name.replace("forward", "backward"), "backward", backward)
+        self.reports["joint"], self.reports["forward"], self.reports["backward"] = joint, forward, backward
+        convention = convention_of(ir.function(forward, "forward"), ir.function(backward, "backward"))
+        return TapeNode(
+            convention,
+            self.make_executable(forward, "forward"),
+            lambda: self.make_executable(backward, "backward"),
+            make_derivative=lambda: self.node(gradient_function(joint), level + 1),
+            inference=Lazily(lambda: self._inference(prim)),
+            higher_order=self.options.higher_order,
+            name=f"Compiled{self.record.name.title().replace('_', '')}",
+        )
+
+    def _inference_node(self, prim: ModuleOp) -> TapeNode:
+        function = ir.function(prim, "main")
+        return TapeNode(replace(convention_of(function)), Lazily(lambda: self._inference(prim)))
+
+    def _inference(self, prim: ModuleOp) -> Executable:
+        alone = prim.clone()
+        self.record.restart()
+        self.run(alone, "simplify", None)
+        self.record.stage("forward without gradients", "forward", alone)
+        return self.make_executable(alone, "main")
+
+    def run(self, module: ModuleOp, text: str, artifact: str | None) -> None:
+        """Run one pass, show the result to whoever asked. PassFailure names the pass that fails and keeps the IR."""
+        current = parse_pass(text)
+        prepare = getattr(current, "with_derivatives", None)
+        if prepare is not None and self.derivative_of is not None:
+            current = prepare(self.derivative_of)
+        before = module.clone() if self.options.verify != "none" else None
+        try:
+            current.apply(new_context(), module)
+        except CompileError as error:
+            if error.location is not None or before is None:
+                raise
+            raise PassFailure(pass_text(current), error, module_text(before)) from error
+        if self.options.verify != "none":
+            ir.verify(module)
+        self.record.stage(current.name, artifact, module)
+
+
+class Lazily:
+    """An executable that is compiled when it is first called."""
+
+    def __init__(self, make: Callable[[], Executable]) -> None:
+        self._make = make
+        self._made: Executable | None = None
+        self._lock = threading.RLock()
+
+    def _now(self) -> Executable:
+        if self._made is None:
+            with self._lock:
+                self._made = self._made or self._make()
+        return self._made
+
+    @property
+    def native(self) -> bool:
+        """Whether the call is one native call."""
+        return bool(getattr(self._now(), "native", False))
+
+    @property
+    def fresh(self) -> bool:
+        """Whether results share no storage."""
+        return bool(getattr(self._now(), "fresh", False))
+
+    def __call__(self, arguments: list[Value], /) -> list[Tensor]:
+        """Compile at the first call, then run."""
+        return self._now()(arguments)
+
+
+def only(module: ModuleOp, name: str) -> ModuleOp:
+    """Give a new module with a copy of one function and the module's attributes."""
+    return ModuleOp([ir.function(module, name).clone()], dict(module.attributes))
+
+
+def gradient_function(joint: ModuleOp) -> ModuleOp:
+    """Give @main whose results are the gradients of @joint and whose primals are its primals and tangents.
+
+    What order n computes as gradients, order n + 1 differentiates.
+    """
+    module = only(joint, "joint")
+    func = ir.function(module, "joint")
+    signature = Signature.of(func)
+    wanted = signature.gradients
+    order = sorted(wanted)
+    arguments = tuple(
+        replace(a, primal=True, tangent=None, wants_gradient=a.tangent is not None or i in wanted)
+        if a.primal or a.tangent is not None
+        else a
+        for i, a in enumerate(signature.arguments)
+    )
+    values = returned(func)
+    terminator = func.body.block.last_op
+    assert terminator is not None
+    kept = [values[wanted[i]] for i in order]
+    terminator.detach()
+    terminator.erase()
+    func.body.block.add_op(ReturnOp(*kept))
+    types = [v.type for v in kept]
+    func.function_type = FunctionType.from_lists([a.type for a in func.body.block.args], types)
+    func.properties["sym_name"] = StringAttr("main")
+    outputs = tuple(("value", k, ()) for k in range(len(kept)))
+    Signature(arguments, tuple(Result(output=True) for _ in kept), outputs).attach(func)
+    ir.erase_unused(func.body.block, lambda op: isinstance(op, ReturnOp))
+    return module
+
+
+def argument_names(arguments: Sequence[Argument]) -> list[str]:
+    """Give how the user calls each argument."""
+    return [a.source or f"argument {i}" for i, a in enumerate(arguments)]

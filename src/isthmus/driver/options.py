@@ -1,0 +1,68 @@
+"""What a user can choose when compiling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import cast
+
+BACKENDS = ("native", "interpret", "eager")
+"""native: machine code; interpret: every ahead-of-time pass, run by the reference interpreter; eager: capture only."""
+
+MODES: dict[str, Mapping[str, object]] = {
+    "default": {},
+    "reduce-overhead": {},
+    "max-autotune": {},
+    "max-autotune-no-cudagraphs": {},
+}
+"""torch.compile's modes -> options; on a CPU they are all the default."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of one compilation.
+
+    `backend`: one of BACKENDS. `strategy`: how forward and backward are cut: min-cut (fewest bytes saved) or default
+    (save what backward reads). `verify`: "none", "once" (the joint program), "each-pass" (run the program on the
+    call's own inputs after every pass and name the first that changes a result). `higher_order`: keep what second
+    derivatives need from the first call on. `fallback_random`: torch's own random streams (not compiled).
+    `decompositions`: "default", or "none" to keep every operator a library call. `cache`: use the disk cache.
+    """
+
+    backend: str = "native"
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    strategy: str = "min-cut"
+    verify: str = "none"
+    math: str = "strict"
+    higher_order: bool = False
+    fallback_random: bool = False
+    decompositions: str = "default"
+    cache: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the values; ValueError names what is allowed."""
+        for name, allowed in _ALLOWED.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"{name}={value!r} is none of {', '.join(map(repr, allowed))}")
+
+    def with_settings(self, mode: str | None, settings: Mapping[str, object] | None) -> Options:
+        """Add a mode and an options dictionary; ValueError on unknown ones, naming those that exist."""
+        if mode is not None and mode not in MODES:
+            raise ValueError(f"mode={mode!r} is none of {', '.join(map(repr, MODES))}")
+        known = {f.name for f in fields(Options)} - {"fullgraph", "dynamic"}
+        merged = {**MODES[mode or "default"], **(settings or {})}
+        unknown = set(merged) - known
+        if unknown:
+            raise ValueError(f"unknown options {sorted(unknown)}; there are {', '.join(sorted(known))}")
+        return replace(self, **cast(dict[str, str], merged))
+
+
+_ALLOWED: dict[str, tuple[object, ...]] = {
+    "backend": BACKENDS,
+    "strategy": ("min-cut", "default"),
+    "verify": ("none", "once", "each-pass"),
+    "math": ("strict",),
+    "decompositions": ("default", "none"),
+}
