@@ -43,10 +43,10 @@ def selected() -> frozenset[str]:
     if "all" in wanted:
         return frozenset(ARTIFACTS)
     unknown = wanted - set(ARTIFACTS)
-    if unknown and not any(unknown == r for r in _reported):
+    if unknown and unknown not in _reported:
         _reported.append(unknown)
-        if unknown != {"?"}:
-            print(f"isthmus: ISTHMUS_LOGS has no {', '.join(sorted(unknown - {'?'}))}", file=sys.stderr)
+        if misspelt := unknown - {"?"}:
+            print(f"isthmus: ISTHMUS_LOGS has no {', '.join(sorted(misspelt))}", file=sys.stderr)
         print(listing(), file=sys.stderr)
     return wanted - unknown
 
