@@ -15,7 +15,12 @@ RNG_KINDS = ("uniform", "bits")
 
 @prim_op
 class RngOp(PrimOp):
-    """y[i] = Philox4x32-10(key, offset + row-major position of i): uniform in [0, 1), or 32 random bits as i64"""
+    """y[i] = Philox4x32-10(key, offset + row-major position of i): uniform in [0, 1), or 32 random bits as i64
+
+    The counter's words are (low, high of the 64-bit counter, 0, 0), the key's (low, high of the 64-bit key); w0, w1 are
+    the first two words of the result. Bits are w0. Uniform numbers are the top n bits of w0 times 2⁻ⁿ, n = 24 for f32,
+    11 for f16, 8 for bf16; for f64 the top 53 bits of w0·2³² + w1 times 2⁻⁵³.
+    """
 
     name = "prim.rng"
     COST: ClassVar = 30.0

@@ -138,7 +138,10 @@ class ReduceWindowOp(PrimOp):
 
 @prim_op
 class MaxPoolOp(PrimOp):
-    """y, index = largest element of each window along dims, and its row-major position within dims of x (i64)"""
+    """y, index = largest element of each window along dims, and its row-major position within dims of x (i64)
+
+    The first of equal elements, the last NaN where there is one; positions outside x never win.
+    """
 
     name = "prim.max_pool"
     COST: ClassVar = 4.0
@@ -160,7 +163,7 @@ class MaxPoolOp(PrimOp):
 
 @prim_op
 class SortOp(PrimOp):
-    """y, index = x in ascending (descending) order along dim, and where each element was (i64); stable, NaN last"""
+    """y, index = x in ascending (descending) order along dim, and where each was (i64); stable, NaN the largest"""
 
     name = "prim.sort"
     COST: ClassVar = 40.0

@@ -1,0 +1,83 @@
+"""Calls of torch's operators by the overload names and literal arguments that the IR carries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from isthmus.diagnostics import IRError
+from isthmus.ir import LiteralValue, Operand
+from isthmus.runtime.interpret_table import DTYPES, Frame, Value, known
+from isthmus.sizes import Size
+
+_LAYOUTS = {"strided": torch.strided, "sparse_coo": torch.sparse_coo, "sparse_csr": torch.sparse_csr}
+_MEMORY_FORMATS = {
+    "contiguous_format": torch.contiguous_format,
+    "preserve_format": torch.preserve_format,
+    "channels_last": torch.channels_last,
+    "channels_last_3d": torch.channels_last_3d,
+}
+
+
+@cache
+def find_overload(name: str) -> OpOverload:
+    """Give torch's overload for "add.Tensor" or "mylib::scale.default"; IRError when there is none."""
+    namespace, _, rest = name.rpartition("::")
+    packet, _, overload = rest.partition(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace or "aten"), packet), overload or "default")
+    except AttributeError:
+        raise IRError(f"torch has no operator '{name}'") from None
+
+
+def call_overload(name: str, args: Sequence[LiteralValue], operands: Sequence[Value], frame: Frame) -> list[Value]:
+    """Call an overload on literal arguments, one per schema argument; gives its tensors, lists flattened."""
+    function = find_overload(name)
+    positional: list[object] = []
+    keywords: dict[str, object] = {}
+    schema = function._schema  # pyright: ignore[reportPrivateUsage] (torch has no public name for it)
+    for argument, literal in zip(schema.arguments, args, strict=True):
+        value = _argument(literal, str(argument.real_type), operands, frame)
+        if argument.kwarg_only:
+            keywords[argument.name] = value
+        else:
+            positional.append(value)
+    return flat_tensors(function(*positional, **keywords))
+
+
+def flat_tensors(result: object) -> list[Value]:
+    """Give the tensors of what an operator returned, None where it gave none."""
+    if result is None or isinstance(result, (Tensor, int, float)):
+        return [cast(Value, result)]
+    return [t for part in cast(Sequence[object], result) for t in flat_tensors(part)]
+
+
+def _argument(literal: LiteralValue, type_: str, operands: Sequence[Value], frame: Frame) -> object:
+    if literal is None:
+        return None
+    if isinstance(literal, tuple):
+        return [_argument(part, type_, operands, frame) for part in cast(tuple[LiteralValue, ...], literal)]
+    if isinstance(literal, Operand):
+        value = operands[literal.index]
+        return value.item() if isinstance(value, Tensor) and "Tensor" not in type_ else value
+    if isinstance(literal, Size):
+        return known(literal, frame)
+    if isinstance(literal, str):
+        return _named(literal, type_)
+    return literal
+
+
+def _named(text: str, type_: str) -> object:
+    """Strings stand for dtypes, layouts, memory formats, devices, and themselves."""
+    if "ScalarType" in type_:
+        return DTYPES[text]
+    if "Layout" in type_:
+        return _LAYOUTS[text]
+    if "MemoryFormat" in type_:
+        return _MEMORY_FORMATS[text]
+    return torch.device(text) if "Device" in type_ else text
