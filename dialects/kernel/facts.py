@@ -1,0 +1,144 @@
+"""What can be read off a kernel: strides, levels, which dims a value belongs to, its key."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import cast
+
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+
+from isthmus import ir
+from isthmus.dialects.kernel.map import Map
+from isthmus.dialects.kernel.ops import CheckOp, CumulativeOp, ExternOp, FusedOp, LoadOp, ReduceOp, SinkOp
+from isthmus.dialects.prim import DivOp, RemOp
+from isthmus.ir import Literal, Shape
+from isthmus.sizes import Dim, Size
+
+
+def strides_of(value: SSAValue) -> Shape:
+    """Give the strides, in elements, of the buffer that holds a value: row-major unless its maker says otherwise."""
+    owner = value.owner
+    if isinstance(owner, Block):
+        func, number = owner.parent_op(), cast(BlockArgument, value).index
+        if isinstance(func, FuncOp) and func.arg_attrs is not None:
+            strides = func.arg_attrs.data[number].data.get("isthmus.strides")
+            if isinstance(strides, Literal):
+                return cast(Shape, strides.data)
+    elif isinstance(owner, FusedOp) and owner.layouts is not None:
+        strides = cast(tuple[Shape | None, ...], owner.layouts.data)[owner.results.index(value)]  # pyright: ignore
+        if strides is not None:
+            return strides
+    return ir.contiguous_strides(ir.shape_of(value))
+
+
+def levels(kernel: FusedOp) -> dict[Operation, int]:
+    """Give each body op the number of the row walk that it takes part in.
+
+    level(op) = the largest level of what it reads; one more for what reads a reduction. A reduction itself and a
+    sink are in the walk that computes their operands. The values of a reduction are known after its walk.
+    """
+    found: dict[Operation, int] = {}
+    for op in kernel.block.ops:
+        level = 0
+        for operand in ir.operands_of(op):
+            maker = cast(Operation, operand.owner)
+            level = max(level, found[maker] + isinstance(maker, ReduceOp))
+        found[op] = level
+    return found
+
+
+def varying(kernel: FusedOp) -> dict[SSAValue, frozenset[int]]:
+    """Give the dims of the space that each body value depends on."""
+    found: dict[SSAValue, frozenset[int]] = {}
+    for op in kernel.block.ops:
+        dims = frozenset[int]().union(*(found[v] for v in ir.operands_of(op)))
+        map_ = op.properties.get("map")
+        if isinstance(map_, Map):
+            dims |= map_.dims()
+        if isinstance(op, ReduceOp):
+            dims -= frozenset(cast(tuple[int, ...], op.dims.data))
+        elif isinstance(op, CumulativeOp):
+            dims |= {cast(int, op.dim.data)}
+        for result in op.results:
+            found[result] = dims
+    return found
+
+
+def linear_map(kernel: FusedOp, op: LoadOp | SinkOp) -> Map:
+    """Give the position in elements that a load or store touches, as a map of one index."""
+    value = kernel.inputs[cast(int, op.operand.data)] if isinstance(op, LoadOp) else result_of(kernel, op)
+    map_ = cast(Map, op.properties["map"])
+    strides = strides_of(value)[-len(map_.data) :] if map_.data else ()
+    return Map.of((map_.linear(strides),))
+
+
+def result_of(kernel: FusedOp, op: SinkOp) -> SSAValue:
+    """Give the result that a sink writes."""
+    return kernel.results[cast(int, cast(Literal, op.properties["result"]).data)]
+
+
+def checks(kernel: FusedOp) -> tuple[CheckOp, ...]:
+    """Give the index checks of a kernel in order: error n is that of check n - 1."""
+    return tuple(op for op in kernel.block.ops if isinstance(op, CheckOp))
+
+
+def can_fail(kernel: FusedOp) -> bool:
+    """Tell whether the kernel gets an error word: it checks an index or divides integers."""
+    return any(
+        isinstance(op, CheckOp) or (isinstance(op, (DivOp, RemOp)) and ir.is_integer(ir.dtype_of(op.results[0])))
+        for op in kernel.block.ops
+    )
+
+
+def key(kernel: FusedOp) -> str:
+    """Give a digest that two kernels share iff the same code serves both.
+
+    It holds the body with values numbered in order, every decision, and types and strides of the buffers; not
+    where buffers live, which values they are, or how symbols are called.
+    """
+    symbols = {name: f"s{k}" for k, name in enumerate(kernel.symbols_)}
+    parts: list[str] = []
+    for name in ("sizes", "classes", "initial", "partitions", "vector", "width", "unroll"):
+        literal = kernel.properties.get(name)
+        parts.append(f"{name}={_text(literal, symbols)}")
+    for value in (*kernel.inputs, *kernel.results):
+        strides = Literal.of((ir.shape_of(value), strides_of(value)))
+        parts.append(f"{ir.dtype_of(value)}{_text(strides, symbols)}")
+    numbers: dict[SSAValue, int] = {}
+    for op in kernel.block.ops:
+        entries = ", ".join(f"{k}={_text(a, symbols)}" for k, a in {**op.properties, **op.attributes}.items())
+        operands = " ".join(str(numbers[v]) for v in ir.operands_of(op))
+        types = " ".join(ir.dtype_of(r) for r in op.results)
+        parts.append(f"{op.name} {operands} {{{entries}}} {types}")
+        for result in op.results:
+            numbers[result] = len(numbers)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _text(attr: object, symbols: dict[str, str]) -> str:
+    if isinstance(attr, Map):
+        names = {old: Size.symbol(new) for old, new in symbols.items() if old != new}
+        return str(Map.of([e.resize(names) for e in attr.data]) if names else attr)
+    if isinstance(attr, Literal):
+        return ir.literal_text(_renamed(attr.data, symbols))
+    return str(attr)
+
+
+def _renamed(value: ir.LiteralValue, symbols: dict[str, str]) -> ir.LiteralValue:
+    if isinstance(value, Size):
+        return value.substitute({old: Size.symbol(new) for old, new in symbols.items()})
+    return tuple(_renamed(v, symbols) for v in value) if isinstance(value, tuple) else value
+
+
+def launches(func: FuncOp) -> list[FusedOp | ExternOp]:
+    """Give the kernels and library calls of a function in order, those in regions of control flow included."""
+    return [op for op in func.walk() if isinstance(op, (FusedOp, ExternOp))]
+
+
+def points(kernel: FusedOp) -> Dim:
+    """Give the number of parallel points."""
+    total: Dim = 1
+    for d in kernel.parallel:
+        total = total * kernel.sizes_[d]
+    return total
