@@ -9,6 +9,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from isthmus.passes.partition.min_cut import Capacity, FlowNetwork, UnboundedCutError
 
 Edge = tuple[int, int, Capacity]

@@ -1,0 +1,134 @@
+"""A joint function as the cut sees it: who needs which value, in which half, and what comes from where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import IndexType
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+
+from isthmus import ir
+from isthmus.diagnostics import IRError
+from isthmus.dialects.signature import Signature
+
+HINTS = "isthmus.hints"
+"""Function attribute: `[["s0", 128], ...]`, a typical value of each symbol, used for prices only."""
+
+USUAL_SIZE = 128
+"""What a symbol without a hint is taken for."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A function (primals and tangents) -> (outputs, new values of mutated arguments, gradients), and its facts.
+
+    `forward_ops` are what outputs and mutated arguments need, `backward_ops` what gradients need; an op can be in
+    both, or in neither when it is dead. `after_tangent` are the values that depend on a tangent.
+    """
+
+    func: FuncOp
+    signature: Signature
+    ops: tuple[Operation, ...]
+    returned: tuple[SSAValue, ...]
+    forward_ops: frozenset[Operation]
+    backward_ops: frozenset[Operation]
+    after_tangent: frozenset[SSAValue]
+    hints: Mapping[str, int]
+
+    @staticmethod
+    def of(func: FuncOp) -> Joint:
+        """Read a function; IRError when it does not end with a return in its only block."""
+        block, signature = func.body.block, Signature.of(func)
+        last = block.last_op
+        if not isinstance(last, ReturnOp):
+            raise IRError(f"@{func.sym_name.data} must end with func.return")
+        ops = tuple(op for op in block.ops if op is not last)
+        returned = ir.operands_of(last)
+        roles = signature.results
+        gradients = [v for v, r in zip(returned, roles, strict=True) if r.gradient is not None]
+        kept = [v for v, r in zip(returned, roles, strict=True) if r.gradient is None]
+        return Joint(
+            func,
+            signature,
+            ops,
+            returned,
+            _needed_for(kept, ops),
+            _needed_for(gradients, ops),
+            _following([block.args[i] for i in signature.tangents.values()], ops),
+            _hints(func),
+        )
+
+    @property
+    def block(self) -> Block:
+        """The only block."""
+        return self.func.body.block
+
+    @property
+    def gradients(self) -> tuple[SSAValue, ...]:
+        """The gradients, in the order of the results."""
+        return self._results(gradient=True)
+
+    @property
+    def kept(self) -> tuple[SSAValue, ...]:
+        """The results that are no gradients: outputs, then new values of mutated arguments."""
+        return self._results(gradient=False)
+
+    @property
+    def outputs(self) -> frozenset[SSAValue]:
+        """The values that the user gets as tensors of their own."""
+        pairs = zip(self.returned, self.signature.results, strict=True)
+        return frozenset(v for v, r in pairs if r.output)
+
+    @property
+    def overwritten(self) -> frozenset[SSAValue]:
+        """The arguments whose storage gets another value after the forward half."""
+        return frozenset(self.block.args[i] for i in self.signature.mutated)
+
+    def wanted_by_tangents(self) -> list[SSAValue]:
+        """Give the values that do not depend on a tangent and that an op which does, or a gradient, reads."""
+        readers = (op for op in self.ops if op in self.backward_ops and op.results[0] in self.after_tangent)
+        read = [v for op in readers for v in ir.operands_of(op)]
+        return [v for v in dict.fromkeys([*read, *self.gradients]) if v not in self.after_tangent]
+
+    def nbytes(self, value: SSAValue | Attribute) -> int:
+        """Give the bytes of a compact copy of a value (or of a type), symbols at their hints; 0 for an `index`."""
+        type_ = value.type if isinstance(value, SSAValue) else value
+        if isinstance(type_, IndexType):
+            return 0
+        size = ir.nbytes(type_)
+        if isinstance(size, int):
+            return size
+        return size.evaluate({s: self.hints.get(s, USUAL_SIZE) for s in size.symbols()})
+
+    def _results(self, gradient: bool) -> tuple[SSAValue, ...]:
+        pairs = zip(self.returned, self.signature.results, strict=True)
+        return tuple(v for v, r in pairs if (r.gradient is not None) == gradient)
+
+
+def _hints(func: FuncOp) -> dict[str, int]:
+    entries = func.attributes.get(HINTS)
+    if not isinstance(entries, ir.Literal) or not isinstance(entries.data, tuple):
+        return {}
+    return {str(e[0]): e[1] for e in entries.data if isinstance(e, tuple) and isinstance(e[1], int)}
+
+
+def _needed_for(values: Iterable[SSAValue], ops: tuple[Operation, ...]) -> frozenset[Operation]:
+    """Give the ops that the values need, themselves included."""
+    wanted = set(values)
+    found: set[Operation] = set()
+    for op in reversed(ops):
+        if any(r in wanted for r in op.results):
+            found.add(op)
+            wanted.update(ir.operands_of(op))
+    return frozenset(found)
+
+
+def _following(values: Iterable[SSAValue], ops: tuple[Operation, ...]) -> frozenset[SSAValue]:
+    """Give the values and everything computed from them."""
+    found = set(values)
+    for op in ops:
+        if any(v in found for v in ir.operands_of(op)):
+            found.update(op.results)
+    return frozenset(found)

@@ -1,0 +1,80 @@
+"""Cut a joint function into a forward and a backward function at its narrowest place.
+
+Before (`partition{strategy=min-cut}`):
+    func.func @joint(%x: tensor<4xf32> {autodiff.primal}, %t: tensor<4xf32> {autodiff.tangent = 0})
+        -> (tensor<4xf32> {autodiff.output}, tensor<4xf32> {autodiff.gradient = 0}) {
+      %c = prim.cos %x : tensor<4xf32>
+      %y = prim.cos %c : tensor<4xf32>
+      %s = prim.sin %c : tensor<4xf32>
+      ...
+After, with x kept and c computed a second time:
+    func.func @forward(%x: tensor<4xf32> {autodiff.primal})
+        -> (tensor<4xf32> {autodiff.output}, tensor<4xf32> {autodiff.saved = 0})
+    func.func @backward(%x: tensor<4xf32> {autodiff.saved = 0}, %t: tensor<4xf32> {autodiff.tangent = 0})
+        -> (tensor<4xf32> {autodiff.gradient = 0}) {
+      %c = prim.cos %x : tensor<4xf32>
+      %s = prim.sin %c : tensor<4xf32>
+      ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.passes import ModulePass
+
+from isthmus import ir
+from isthmus.diagnostics import IRError
+from isthmus.dialects.signature import Signature
+from isthmus.passes.partition.joint import Joint
+from isthmus.passes.partition.network import Plan, plan_default, plan_min_cut
+from isthmus.passes.partition.split import FORWARD, Halves, split
+from isthmus.passes.partition.verify import verify_halves
+
+STRATEGIES: dict[str, Callable[[Joint], Plan]] = {
+    "min-cut": plan_min_cut,
+    "default": plan_default,
+}
+"""What decides which values are kept."""
+
+
+def plan_partition(func: FuncOp, strategy: str = "min-cut") -> tuple[Plan, Halves]:
+    """Decide and build, leaving the joint function as it is. IRError for a strategy that does not exist."""
+    if strategy not in STRATEGIES:
+        raise IRError(f"there is no strategy '{strategy}'", cure=f"the strategies are {', '.join(STRATEGIES)}")
+    plan = STRATEGIES[strategy](Joint.of(func))
+    halves = split(plan.joint, plan.kept)
+    verify_halves(plan.joint, halves)
+    return plan, halves
+
+
+@dataclass(frozen=True)
+class PartitionPass(ModulePass):
+    """Needs: prim functions; those with tangents are joint ones. Leaves: @forward, and @backward where gradients are.
+
+    `strategy`: `min-cut` keeps the fewest bytes that need nothing but pointwise recomputation, `default` keeps
+    whatever backward reads. A function without tangents becomes @forward as it is.
+    """
+
+    name = "partition"
+
+    strategy: str = "min-cut"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Replace the module's function. IRError when there is not exactly one."""
+        functions = list(ir.functions(op).values())
+        if len(functions) != 1:
+            raise IRError(f"partition wants a module of one function, not of {len(functions)}")
+        (func,) = functions
+        if not Signature.of(func).tangents:
+            func.sym_name = StringAttr(FORWARD)
+            return
+        _, halves = plan_partition(func, self.strategy)
+        block = op.body.block
+        func.detach()
+        func.erase()
+        block.add_ops(f for f in (halves.forward, halves.backward) if f is not None)
