@@ -12,7 +12,7 @@ from typing import cast
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, IntegerAttr, StringAttr, UnitAttr, i64
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, Operation
 
 from isthmus import ir
 from isthmus.diagnostics import IRError
@@ -154,7 +154,7 @@ def _decode(attr: Attribute) -> object:
     if isinstance(attr, UnitAttr):
         return True
     if isinstance(attr, IntegerAttr):
-        return cast(int, attr.value.data)
+        return attr.value.data
     if isinstance(attr, StringAttr):
         return attr.data
     if isinstance(attr, Literal):
@@ -224,3 +224,24 @@ def symbol_sources(func: FuncOp) -> dict[str, tuple[int, int | None]]:
             if isinstance(size, ir.Size) and len(size.symbols()) == 1 and ir.Size.symbol(str(size)) is size:
                 found.setdefault(str(size), (index, dimension))
     return found
+
+
+def saved_sources(forward: FuncOp) -> list[tuple[str, int]]:
+    """Say what each value that a forward function hands over is, in the order of their numbers.
+
+    ("argument", i): argument i itself, which the function does not overwrite; ("output", k): also result k of the
+    function; ("temporary", j): a value of its own, also where it is the old value of an overwritten argument.
+    """
+    signature, returned = Signature.of(forward), ir.operands_of(_terminator(forward))
+    outputs = {v: ("output", k) for k, v in reversed(list(enumerate(returned))) if signature.results[k].output}
+    kept = {v: ("argument", i) for i, v in enumerate(forward.body.block.args) if i not in signature.mutated}
+    known = outputs | kept
+    saved = sorted((r.saved, k) for k, r in enumerate(signature.results) if r.saved is not None)
+    return [known.get(returned[k], ("temporary", j)) for j, k in saved]
+
+
+def _terminator(func: FuncOp) -> Operation:
+    last = func.body.block.last_op
+    if last is None:
+        raise IRError(f"@{func.sym_name.data} has no terminator")
+    return last
