@@ -12,6 +12,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from isthmus import ir
 from isthmus.diagnostics import IRError
 from isthmus.dialects.signature import Signature
+from isthmus.sizes import Dim
 
 HINTS = "isthmus.hints"
 """Function attribute: `[["s0", 128], ...]`, a typical value of each symbol, used for prices only."""
@@ -97,7 +98,10 @@ class Joint:
         type_ = value.type if isinstance(value, SSAValue) else value
         if isinstance(type_, IndexType):
             return 0
-        size = ir.nbytes(type_)
+        return self.number(ir.nbytes(type_))
+
+    def number(self, size: Dim) -> int:
+        """Give a size with symbols at their hints."""
         if isinstance(size, int):
             return size
         return size.evaluate({s: self.hints.get(s, USUAL_SIZE) for s in size.symbols()})
