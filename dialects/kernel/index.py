@@ -137,6 +137,10 @@ class Expr:
             total = total + part * new(coefficient)
         return total
 
+    def part(self, keep: Callable[[Atom], bool]) -> Expr:
+        """Give the terms whose atoms `keep` holds, without the constant."""
+        return _make({a: c for a, c in self.terms if keep(a)}, 0)
+
     # ---- questions
 
     def coefficient(self, dim: int) -> Dim:
