@@ -81,7 +81,7 @@ class Emitter:
     def copy(self, op: PrimOp, operands: Sequence[SSAValue]) -> tuple[SSAValue, ...]:
         """Make an op like `op` on other operands, folded and shared like any other; regions are moved as they are."""
         self.location = op.location
-        if op.regions:
+        if op.regions or isinstance(op, structured.OpaqueOp):  # a library call may not be pure
             made = ir.create_op(
                 type(op),
                 operands,

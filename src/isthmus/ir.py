@@ -445,6 +445,23 @@ def create_op(
     return op
 
 
+def append_result(op: Operation, type_: Attribute) -> SSAValue:
+    """Give an op one more result, after those it has, which stay the same values."""
+    result = OpResult(type_, op, len(op.results))
+    result._name = getattr(type(op), "HINT", None)  # pyright: ignore[reportPrivateUsage]
+    op.results = SSAValues([*op.results, result])
+    return result
+
+
+def replace_terminator(block: Block, terminator: Operation) -> None:
+    """Put another op in the place of the block's last one, whose results nobody uses."""
+    last = block.last_op
+    if last is not None:
+        last.detach()
+        last.erase()
+    block.add_op(terminator)
+
+
 def operands_of(op: Operation) -> tuple[SSAValue, ...]:
     """Give the operands as a tuple, without making a view."""
     return op._operands  # pyright: ignore[reportPrivateUsage]
