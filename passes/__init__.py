@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
+from xdsl.ir import Operation
 from xdsl.passes import ModulePass
+
+if TYPE_CHECKING:
+    from isthmus.passes.autodiff.table import Elementary
 
 PASSES: dict[str, str] = {
     "functionalize": "isthmus.passes.functionalize.functionalize:FunctionalizePass",
     "decompose": "isthmus.passes.decompose.decompose:DecomposePass",
     "differentiate": "isthmus.passes.autodiff.differentiate:DifferentiatePass",
+    "end-differentiation": "isthmus.passes.autodiff.end_differentiation:EndDifferentiationPass",
     "jvp": "isthmus.passes.autodiff.jvp:JvpPass",
     "simplify": "isthmus.passes.simplify.simplify:SimplifyPass",
+    "cse": "isthmus.passes.simplify.cse:CsePass",
+    "dce": "isthmus.passes.simplify.dce:DcePass",
     "form-fma": "isthmus.passes.simplify.form_fma:FormFmaPass",
     "partition": "isthmus.passes.partition.partition:PartitionPass",
     "fuse": "isthmus.passes.fusion.fuse:FusePass",
@@ -26,3 +33,10 @@ def load_pass(name: str) -> type[ModulePass]:
     """Give the class of a pass; KeyError when there is none of that name."""
     module, _, cls = PASSES[name].partition(":")
     return cast(type[ModulePass], getattr(import_module(module), cls))
+
+
+def elementary_form(cls: type[Operation]) -> Elementary | None:
+    """Give the elementary form of a structured primitive from the table of decompositions, or None."""
+    table = import_module("isthmus.passes.decompose.table")
+    table.load_rules()
+    return cast("Elementary | None", table.ELEMENTARY.get(cls))
