@@ -375,7 +375,16 @@ def count(op: Operation, key: str) -> int:
     return number
 
 
-# ---- Schemas: the module carries those it uses
+# ---- What a captured module says beside its ops
+
+HINTS = "isthmus.hints"
+"""Module attribute: `[["s0", 8], ...]`, an example value for each symbol; for prices, never for correctness."""
+
+EQUAL_SIZES = "isthmus.equal_sizes"
+"""Module attribute: `[[<"s0*s1">, <"s2">], ...]`, sizes that the guards make equal; types already use one form."""
+
+REBOUND = "isthmus.rebound"
+"""Result attribute of a captured function: this reference is what argument i is after the call (x.t_())."""
 
 
 SCHEMAS = "aten.schemas"

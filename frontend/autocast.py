@@ -1,0 +1,144 @@
+"""Autocast as explicit casts: each call of an autocast region is tried once to see what torch would cast."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from isthmus.diagnostics import UnsupportedError
+
+if TYPE_CHECKING:
+    from isthmus.frontend.recorder import Recorder
+
+
+def is_active(*arguments: object) -> bool:
+    """Tell whether autocast is on for the device of any tensor among the arguments."""
+    devices = {t.device.type for t in pytree.tree_leaves(arguments) if isinstance(t, Tensor)}
+    return any(torch.is_autocast_enabled(d) for d in devices)
+
+
+@dataclass(frozen=True)
+class CastPlan:
+    """What autocast does to one call."""
+
+    casts: Mapping[int, torch.dtype] = field(default_factory=dict[int, torch.dtype])
+    """id of an argument -> the dtype it is cast to before the call."""
+    dtype: torch.dtype | None = None
+    """A `dtype` argument that autocast fills in."""
+    inside: bool = False
+    """The casts happen inside of a composite op: its parts must be recorded instead."""
+
+    def apply(
+        self, recorder: Recorder, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> tuple[Sequence[object], Mapping[str, object]]:
+        """Record the casts; gives the arguments of the call on cast values."""
+        done: dict[int, Tensor] = {}
+
+        def cast_one(tensor: Tensor) -> Tensor:
+            dtype = self.casts.get(id(tensor))
+            if dtype is None:
+                return tensor
+            if id(tensor) not in done:
+                with disabled(), recorder:
+                    done[id(tensor)] = torch.ops.aten._to_copy.default(tensor, dtype=dtype)
+            return done[id(tensor)]
+
+        args, kwargs = pytree.tree_map_only(Tensor, cast_one, (args, dict(kwargs)))
+        return args, kwargs if self.dtype is None else {**kwargs, "dtype": self.dtype}
+
+
+def plan_of(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> CastPlan:
+    """Run the call under autocast, unrecorded, and see what is cast.
+
+    Raises UnsupportedError where the result's dtype has another reason than casts of arguments.
+    """
+    arguments = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+    if func._schema.is_mutable or not any(t.is_floating_point() for t in arguments):  # pyright: ignore
+        return CastPlan()
+    watch = _WatchCasts({id(t) for t in arguments})
+    cache = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        with torch.no_grad(), watch:
+            expected = _first_dtype(func(*args, **kwargs))
+        if not watch.casts and not watch.other_casts:
+            return CastPlan()
+        if not _has_own_rule(func, arguments):
+            return CastPlan(inside=True)
+        with torch.no_grad(), disabled():
+            plan = CastPlan(watch.casts)
+            args, kwargs = _cast_plainly(plan, args, kwargs)
+            if _first_dtype(func(*args, **kwargs)) == expected:
+                return plan
+            if any(a.name == "dtype" for a in func._schema.arguments):  # pyright: ignore[reportPrivateUsage]
+                return CastPlan(watch.casts, dtype=expected)
+    finally:
+        torch.set_autocast_cache_enabled(cache)
+    raise UnsupportedError("autocast changes this call in a way that casts of its arguments do not explain")
+
+
+@contextmanager
+def disabled() -> Generator[None]:
+    """Switch autocast off for both kinds of devices."""
+    states = [(d, torch.is_autocast_enabled(d)) for d in ("cpu", "cuda")]
+    try:
+        for device, _ in states:
+            torch.set_autocast_enabled(device, False)
+        yield
+    finally:
+        for device, state in states:
+            torch.set_autocast_enabled(device, state)
+
+
+class _WatchCasts(TorchDispatchMode):
+    """Sees the `_to_copy` calls below autocast: of the call's own arguments, and of anything else."""
+
+    def __init__(self, arguments: set[int]) -> None:
+        super().__init__()
+        self.arguments = arguments
+        self.casts: dict[int, torch.dtype] = {}
+        self.other_casts = False
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: tuple[object, ...],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._to_copy.default and isinstance(kwargs.get("dtype"), torch.dtype):
+            if id(args[0]) in self.arguments:
+                self.casts[id(args[0])] = cast(torch.dtype, kwargs["dtype"])
+            else:
+                self.other_casts = True
+        return func(*args, **kwargs)
+
+
+def _has_own_rule(func: OpOverload, arguments: Sequence[Tensor]) -> bool:
+    keys = {"cuda": "AutocastCUDA"}
+    return any(
+        torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), keys.get(t.device.type, "AutocastCPU"))
+        for t in arguments
+    )
+
+
+def _cast_plainly(
+    plan: CastPlan, args: Sequence[object], kwargs: Mapping[str, object]
+) -> tuple[Sequence[object], Mapping[str, object]]:
+    def cast_one(tensor: Tensor) -> Tensor:
+        return tensor.to(plan.casts.get(id(tensor), tensor.dtype))
+
+    return pytree.tree_map_only(Tensor, cast_one, (args, dict(kwargs)))
+
+
+def _first_dtype(result: object) -> torch.dtype | None:
+    return next((t.dtype for t in pytree.tree_leaves(result) if isinstance(t, Tensor)), None)

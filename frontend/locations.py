@@ -1,0 +1,62 @@
+"""Where in the user's program an operation comes from: read from stack traces and from frames."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from isthmus.diagnostics import SourceLocation
+
+_FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in .*$')
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parent), sys.prefix + "/lib/python")
+
+
+def from_stack_trace(text: str | None) -> SourceLocation | None:
+    """Give the innermost line of the user's own code in a formatted stack trace; a library's line where there is none.
+
+    The column is known where the trace marks the expression with carets.
+    """
+    if not text:
+        return None
+    lines = text.splitlines()
+    fallback: SourceLocation | None = None
+    for index in range(len(lines) - 1, -1, -1):
+        match = _FRAME.match(lines[index])
+        if match is None:
+            continue
+        place = SourceLocation(match["file"], int(match["line"]))
+        if not is_library(place.file):
+            code, marks = [*lines[index + 1 : index + 3], "", ""][:2]
+            return SourceLocation(place.file, place.line, _column(place, code, marks))
+        fallback = fallback or place
+    return fallback
+
+
+def from_frames(frame: FrameType | None) -> SourceLocation | None:
+    """Give the place that the innermost frame of the user's own code stands at."""
+    while frame is not None:
+        if not is_library(frame.f_code.co_filename):
+            positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+            column = positions[2]
+            return SourceLocation(frame.f_code.co_filename, frame.f_lineno, 0 if column is None else column + 1)
+        frame = frame.f_back
+    return None
+
+
+def is_library(file: str) -> bool:
+    """Tell whether a file is torch's, ours or the standard library's, so that no user wrote it."""
+    return file.startswith(_LIBRARIES) or file.startswith("<")
+
+
+def _column(place: SourceLocation, code: str, marks: str) -> int:
+    start = marks.find("^")
+    if start < 0 or marks.strip("^ ~"):
+        return 0
+    source = linecache.getline(place.file, place.line)
+    indent = len(source) - len(source.lstrip()) if source else 0
+    return indent + start - (len(code) - len(code.lstrip())) + 1

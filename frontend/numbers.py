@@ -1,0 +1,77 @@
+"""Python floats that vary: torch passes them as 0-d float64 tensors and computes with their symbols."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import sympy
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._sympy import functions as torch_functions
+from xdsl.ir import SSAValue
+
+from isthmus.dialects import aten
+from isthmus.frontend.encode import DTYPE_NAMES
+from isthmus.frontend.symbolic import UntranslatableError, to_dim
+from isthmus.ir import LiteralValue, Operand
+
+if TYPE_CHECKING:
+    from isthmus.frontend.recorder import Recorder
+
+_NUMBER = aten.ref((), "f64")
+
+
+def remember(known: dict[str, Tensor], number: torch.SymFloat, tensor: Tensor) -> None:
+    """Note which 0-d tensor a symbol was read from."""
+    expression = number.node.expr
+    if isinstance(expression, sympy.Symbol) and tensor.dtype == torch.float64:
+        known[expression.name] = tensor
+
+
+def value_of(recorder: Recorder, number: torch.SymFloat, beside: Sequence[Tensor]) -> SSAValue | None:
+    """Give the 0-d tensor that holds a float expression, in the precision that a Python float has beside these tensors.
+
+    None where it cannot be written: the caller then fixes the number.
+    """
+    try:
+        value = _compute(recorder, number.node.expr)
+    except UntranslatableError:
+        return None
+    dtypes = [torch.result_type(t, 1.0) for t in beside] or [torch.get_default_dtype()]
+    dtype = functools.reduce(torch.promote_types, dtypes)
+    name = DTYPE_NAMES.get(dtype.to_real(), "f64")
+    if name == "f64":
+        return value
+    return recorder.emit_call(torch.ops.aten._to_copy.default, [value], [Operand(0), name], aten.ref((), name))
+
+
+def _compute(recorder: Recorder, expression: sympy.Basic) -> SSAValue:
+    if isinstance(expression, sympy.Symbol) and expression.name in recorder.numbers:
+        return recorder.value_of(recorder.numbers[expression.name])
+    if isinstance(expression, sympy.Float | sympy.Rational):
+        return _constant(recorder, float(expression))
+    if isinstance(expression, torch_functions.ToFloat):
+        return _constant(recorder, to_dim(cast(sympy.Basic, expression.args[0])))
+    for kinds, overload, extra in _BINARY:
+        if isinstance(expression, kinds):
+            first, *rest = [_compute(recorder, cast(sympy.Basic, a)) for a in expression.args]
+            for other in rest:
+                args = (Operand(0), Operand(1), *extra)
+                first = recorder.emit_call(overload, [first, other], args, _NUMBER)
+            return first
+    raise UntranslatableError(str(expression))
+
+
+def _constant(recorder: Recorder, value: LiteralValue) -> SSAValue:
+    return recorder.emit_call(torch.ops.aten.full.default, [], [(), value, "f64"], _NUMBER)
+
+
+_BINARY: list[tuple[tuple[type, ...], OpOverload, tuple[LiteralValue, ...]]] = [
+    ((sympy.Add,), torch.ops.aten.add.Tensor, (1,)),
+    ((sympy.Mul,), torch.ops.aten.mul.Tensor, ()),
+    ((torch_functions.FloatTrueDiv, torch_functions.IntTrueDiv), torch.ops.aten.div.Tensor, ()),
+    ((sympy.Pow, torch_functions.FloatPow), torch.ops.aten.pow.Tensor_Tensor, ()),
+]
