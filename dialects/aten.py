@@ -150,6 +150,11 @@ class CallOp(_CallLike):
     holds the number. `mutates` lists operands that the call writes, `aliases` has per result the operand whose
     storage it shares, or -1. `grad = false` marks what autograd does not record. A list of tensors becomes that many
     results; where torch gives None for some result, `present` lists the positions of those that are there.
+
+    On values nothing is written: a mutating overload works on copies of the operands that `updates` lists, and their
+    new values are the last results; what torch returns only to give them back is no result of its own.
+
+        %y = aten.call %x {overload = "mul_.Tensor", args = [arg0, 2.0], updates = [0]} : tensor<4xf32>
     """
 
     name = "aten.call"
@@ -161,6 +166,7 @@ class CallOp(_CallLike):
     aliases_ = opt_prop_def(Literal, prop_name="aliases")
     grad_ = opt_prop_def(Literal, prop_name="grad")
     present_ = opt_prop_def(Literal, prop_name="present")
+    updates_ = opt_prop_def(Literal, prop_name="updates")
 
     @property
     def overload(self) -> str:
@@ -184,8 +190,14 @@ class CallOp(_CallLike):
 
     @property
     def present(self) -> tuple[int, ...]:
-        """Per result its position among what torch gives."""
-        return cast(tuple[int, ...], ir.literal(self, "present") or tuple(range(len(self.results))))
+        """Per result its position among what torch gives; new values of operands have none."""
+        default = tuple(range(len(self.results) - len(self.updates)))
+        return cast(tuple[int, ...], ir.literal(self, "present") or default)
+
+    @property
+    def updates(self) -> tuple[int, ...]:
+        """The operands whose new values are the last results; only on values."""
+        return cast(tuple[int, ...], ir.literal(self, "updates") or ())
 
     def verify_(self) -> None:
         _verify_operand_use(self)
@@ -193,8 +205,9 @@ class CallOp(_CallLike):
             raise VerifyException(f"mutates = {list(self.mutates)} does not name operands, each once")
         if len(self.aliases) != len(self.results) or any(not -1 <= i < len(self.operands) for i in self.aliases):
             raise VerifyException(f"aliases = {list(self.aliases)} needs an operand or -1 for each result")
-        if len(self.present) != len(self.results):
+        if len(self.present) != len(self.results) - len(self.updates):
             raise VerifyException(f"present = {list(self.present)} needs a position for each result")
+        _verify_updates(self)
         types = [v.type for v in (*self.operands, *self.results)]
         if any(isinstance(t, TensorType) for t in types):
             if any(isinstance(t, RefType) for t in types):
@@ -214,6 +227,7 @@ def call(
     aliases: Sequence[int] = (),
     grad: bool = True,
     present: Sequence[int] | None = None,
+    updates: Sequence[int] = (),
     location: ir.LocationAttr = ir.UNKNOWN,
 ) -> CallOp:
     """Make a call; facts that hold by default (nothing mutated, nothing aliased, recorded) are left out."""
@@ -226,6 +240,8 @@ def call(
         properties["grad"] = FALSE
     if present is not None and tuple(present) != tuple(range(len(present))):
         properties["present"] = Literal.of(tuple(present))
+    if updates:
+        properties["updates"] = Literal.of(tuple(updates))
     made = ir.create_op(CallOp, operands, result_types, properties, location=location)
     name = _name_hint(overload)
     for result in made.results:
@@ -424,8 +440,19 @@ def _verify_schema(op: CallOp) -> None:
     if wrong := check_arguments(schema, op.args):
         raise VerifyException(wrong)
     expected = schema.tensor_results
-    if expected is not None and len(op.results) > expected:
-        raise VerifyException(f"'{op.overload}' gives {expected} tensors, not {len(op.results)}")
+    if expected is not None and len(op.present) > expected:
+        raise VerifyException(f"'{op.overload}' gives {expected} tensors, not {len(op.present)}")
+
+
+def _verify_updates(op: CallOp) -> None:
+    updates, types = op.updates, [v.type for v in op.operands]
+    if len(set(updates)) != len(updates) or any(not 0 <= i < len(types) for i in updates):
+        raise VerifyException(f"updates = {list(updates)} does not name operands, each once")
+    if any(not isinstance(types[i], TensorType) for i in updates):
+        raise VerifyException("updates are new values: the operands must be values")
+    new = [r.type for r in op.results[len(op.results) - len(updates) :]]
+    if new != [types[i] for i in updates]:
+        raise VerifyException(f"the new values of operands {list(updates)} must have their types, not {new}")
 
 
 def _verify_operand_use(op: CallOp) -> None:

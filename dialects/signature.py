@@ -17,6 +17,7 @@ from xdsl.ir import Attribute, Operation
 from isthmus import ir
 from isthmus.diagnostics import IRError
 from isthmus.ir import Literal, LiteralValue, Shape
+from isthmus.sizes import Dim
 
 OUTPUTS = "isthmus.outputs"
 """Function attribute: the user's flat output list, see `Signature.user_outputs`."""
@@ -44,6 +45,8 @@ class Argument:
     """In elements; None when row-major."""
     shares: tuple[int, ...] = ()
     """Earlier arguments whose storage it shares."""
+    rebound: tuple[Shape, Shape, Dim] | None = None
+    """Shape, strides and offset (from where it was) that the caller's tensor gets: `x.t_()`."""
     extra: Mapping[str, Attribute] = field(default_factory=dict[str, Attribute])
     """Attributes that others put there."""
 
@@ -55,6 +58,8 @@ class Result:
     output: bool = False
     mutated: int | None = None
     """New value of this argument."""
+    hidden: bool = False
+    """The program wrote it behind autograd's back (no_grad, detach): the argument keeps its history."""
     gradient: int | None = None
     """Gradient of this argument (position in the joint or undifferentiated function)."""
     saved: int | None = None
@@ -69,6 +74,9 @@ class Signature:
     """Roles of all arguments and results, and the user's output list.
 
     `user_outputs`: each entry `("value", k)`, `("alias", k, chain)`, `("argument", i, chain)` or `("constant", v)`.
+    A chain holds views `(overload, args, result, shape, strides, offset)`: the view's own call, where `Operand(0)` is
+    what is viewed and `result` the position among several results or None; and the geometry it must have, its offset
+    counted from the first element of result k or argument i.
     """
 
     arguments: tuple[Argument, ...]
@@ -139,11 +147,13 @@ _ARGUMENT_KEYS = {
     "source": "isthmus.source",
     "strides": "isthmus.strides",
     "shares": "isthmus.shares",
+    "rebound": "isthmus.rebound",
 }
 
 _RESULT_KEYS = {
     "output": "autodiff.output",
     "mutated": "isthmus.mutated",
+    "hidden": "isthmus.hidden",
     "gradient": "autodiff.gradient",
     "saved": "autodiff.saved",
     "strides": "isthmus.strides",
