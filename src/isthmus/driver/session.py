@@ -1,0 +1,136 @@
+"""One `isthmus.compile`: its options, and every program compiled under it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from xdsl.dialects.builtin import ModuleOp
+
+from isthmus import ir
+from isthmus.driver.artifacts import Record, log
+from isthmus.driver.lowering import Lowering
+from isthmus.driver.native import make_native
+from isthmus.driver.options import Options
+from isthmus.frontend.captured import Captured, Compiled
+from isthmus.frontend.captured import Value as CapturedValue
+from isthmus.runtime.autograd import TapeNode
+from isthmus.runtime.boundary import CompiledFunction
+from isthmus.runtime.convention import Executable
+from isthmus.runtime.interpret import interpreted
+
+_COMPILING = threading.RLock()
+
+
+@dataclass
+class Program:
+    """A compiled program, as `explain` looks at it."""
+
+    captured: Captured
+    lowering: Lowering
+    node: TapeNode | None = None
+
+
+@dataclass
+class Session:
+    """Compiles what the frontend captures. `programs` lists the results in order."""
+
+    options: Options = field(default_factory=Options)
+    programs: list[Program] = field(default_factory=list[Program])
+
+    def compile_captured(self, captured: Captured) -> Compiled:
+        """Lower a captured program down to the first call; the backward waits for its first use."""
+        record = Record(captured.name)
+        lowering = Lowering(self.options, record, self._executable_maker(record))
+        program = Program(captured, lowering)
+        self.programs.append(program)
+        with compiling():
+            record.stage("capture", "graph", captured.module)
+            if self.options.backend == "eager":
+                return _captured_only(captured)
+            prim = lowering.to_prim(captured.module.clone())
+            if not torch.is_grad_enabled():
+                without_gradients(prim)
+            program.node = lowering.node(prim)
+        log("times", lambda: times_table(record), record.graph)
+        return _call(program.node, captured.constants)
+
+    def _executable_maker(self, record: Record):
+        def make(module: ModuleOp, name: str) -> Executable:
+            with compiling():
+                func = ir.function(module, name)
+                if self.options.backend == "interpret":
+                    return interpreted(func, module=module)
+                return make_native(module, name, self.options, record)
+
+        return make
+
+
+def _call(node: TapeNode, constants: Sequence[torch.Tensor]) -> Compiled:
+    function = CompiledFunction(node.convention, node)
+    if not constants:
+        return function  # pyright: ignore[reportReturnType]
+
+    def call(arguments: list[CapturedValue]) -> Sequence[CapturedValue]:
+        return function([*arguments, *constants])  # pyright: ignore[reportReturnType]
+
+    return call
+
+
+def _captured_only(captured: Captured) -> Compiled:
+    """Run the captured program itself, on torch's tape."""
+    func = ir.function(captured.module, "main")
+    run = interpreted(func, module=captured.module)
+    from isthmus.dialects.signature import Signature
+
+    outputs = Signature.of(func).user_outputs or ()
+
+    def call(arguments: list[CapturedValue]) -> Sequence[CapturedValue]:
+        given = [*arguments, *captured.constants]
+        results = run(given)
+        return [_user_output(entry, given, results) for entry in outputs]
+
+    return call
+
+
+def _user_output(entry: tuple[ir.LiteralValue, ...], arguments: list[CapturedValue], results: list[torch.Tensor]):
+    kind, what, *_ = entry
+    if kind == "constant":
+        return what
+    assert isinstance(what, int)
+    return arguments[what] if kind == "argument" else results[what]
+
+
+def without_gradients(module: ModuleOp) -> None:
+    """Drop the wish for gradients: the program was captured where none are recorded."""
+    from dataclasses import replace
+
+    from isthmus.dialects.signature import Signature
+
+    func = ir.function(module, "main")
+    signature = Signature.of(func)
+    arguments = tuple(replace(a, wants_gradient=False) for a in signature.arguments)
+    replace(signature, arguments=arguments).attach(func)
+
+
+@contextmanager
+def compiling() -> Generator[None]:
+    """Hold the compiler's lock and pause the cyclic garbage collector: IR is cyclic and young while we work."""
+    with _COMPILING:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_enabled:
+                gc.enable()
+
+
+def times_table(record: Record) -> str:
+    """Give the milliseconds per stage."""
+    rows = [f"{name:32} {ms:10.2f}" for name, ms in record.milliseconds.items()]
+    return "\n".join([f"{'stage':32} {'ms':>10}", *rows, f"{'sum':32} {sum(record.milliseconds.values()):10.2f}"])
