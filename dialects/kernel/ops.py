@@ -472,3 +472,19 @@ class ExternOp(LaunchOp):
                 fits = isinstance(view, tuple) and len(view) == 3 and isinstance(view[0], tuple)
                 fits = fits and isinstance(view[1], tuple) and len(view[0]) == len(view[1])  # pyright: ignore
                 require(fits, "a view is [shape, strides, offset]")
+
+
+@kernel_op
+class ReshapeOp(LaunchOp):
+    """y = the bytes of x, both row-major, in another shape: it has the place of its operand and nothing runs."""
+
+    name = "kernel.reshape"
+    inputs = var_operand_def()
+    results_ = var_result_def()
+    places = opt_prop_def(Literal)
+    traits = traits_def(Pure())
+
+    def check(self) -> None:
+        (x,), (y,) = ir.operands_of(self), self.results
+        fits = ir.numel(x) == ir.numel(y) and ir.dtype_of(x) == ir.dtype_of(y)
+        require(fits, lambda: f"{x.type} and {y.type} are not the same bytes")

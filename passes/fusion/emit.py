@@ -1,0 +1,338 @@
+"""Writing a draft as a `kernel.fused` op: dims in the order of memory, neighbours joined, instructions as body ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from isthmus import ir
+from isthmus.dialects import kernel, prim
+from isthmus.dialects.kernel import Expr, Map, constant, dim
+from isthmus.ir import Literal, Shape
+from isthmus.passes.analysis import cost
+from isthmus.passes.analysis.access import Index
+from isthmus.passes.fusion.draft import Draft, Instr, Sink
+from isthmus.passes.fusion.graph import Value
+from isthmus.sizes import Dim, Size
+
+Strides = Callable[[Value], Shape]
+"""Strides in elements of the buffer of a value."""
+
+
+class Layout:
+    """A space put in order: how the draft's dims are written in the kernel's."""
+
+    def __init__(self, draft: Draft, parallel: int, strides: Strides) -> None:
+        self.draft = draft
+        self.accesses = [_linear(v, i, strides) for v, i in accesses(draft)]
+        weights = [cost.numeric(cost.product(v.shape)) for v, _ in accesses(draft)]
+        order = _order(draft, parallel, self.accesses, weights)
+        groups = self._groups(order, parallel)
+        self.sizes: list[Dim] = []
+        self.classes: list[str] = []
+        self.new: list[Expr] = [constant(0)] * len(draft.sizes)
+        for group in groups:
+            self._join(group, "parallel" if parallel >> group[0] & 1 else "row")
+        sizes = self.sizes
+
+        def bounds(atom: tuple[str, object, Dim]) -> Dim | None:
+            return sizes[cast(int, atom[1])] if atom[0] == "d" else draft.bound(cast("tuple[str, int, Dim]", atom))
+
+        self.bounds = cast(kernel.Bounds, bounds)
+        self._cache: dict[Expr, Expr] = {}
+
+    def expr(self, expr: Expr) -> Expr:
+        """Give an index in the kernel's dims."""
+        found = self._cache.get(expr)
+        if found is None:
+            found = self._cache[expr] = expr.substitute(self.new, self.bounds)
+        return found
+
+    def dims(self, old: frozenset[int]) -> tuple[int, ...]:
+        """Give the kernel's dims that stand for these dims of the draft."""
+        return tuple(sorted(frozenset[int]().union(*(self.new[d].dims() for d in old))))
+
+    def _groups(self, order: list[int], parallel: int) -> list[list[int]]:
+        """Neighbours that every access walks without a gap, and that belong to the same class, are one dim."""
+        groups: list[list[int]] = []
+        for d in order:
+            if groups and (parallel >> groups[-1][-1] & 1) == (parallel >> d & 1) and self._joins(groups[-1][-1], d):
+                groups[-1].append(d)
+            else:
+                groups.append([d])
+        return groups
+
+    def _joins(self, outer: int, inner: int) -> bool:
+        size = self.draft.sizes[inner]
+        for linear in self.accesses:
+            if not _walks_on(linear, outer, inner, size):
+                return False
+        for instr in self.draft.instrs:
+            if instr.kind == "index" and not _walks_on(cast(Expr, instr.data), outer, inner, size):
+                return False
+            if instr.kind in ("reduce", "cumulative"):
+                dims = cast("tuple[str, frozenset[int]]", instr.data)[1]
+                if (outer in dims) != (inner in dims):
+                    return False
+        return True
+
+    def _join(self, group: list[int], class_: str) -> None:
+        number = len(self.sizes)
+        inner: Dim = 1
+        for d in reversed(group):
+            self.new[d] = dim(number).floordiv(inner) if d == group[0] else _digit(number, inner, self.draft.sizes[d])
+            inner = inner * self.draft.sizes[d]
+        self.sizes.append(inner)
+        self.classes.append(class_)
+
+
+def _digit(number: int, inner: Dim, size: Dim) -> Expr:
+    return dim(number).floordiv(inner).mod(size)
+
+
+def _walks_on(linear: Expr, outer: int, inner: int, size: Dim) -> bool:
+    """Whether an expression depends on both dims only as on the one position outer·size + inner."""
+    if linear.coefficient(outer) != linear.coefficient(inner) * size:
+        return False
+    within = [cast(Expr, e) for (k, e, _), _c in linear.terms if k not in ("d", "v")]
+    return not any({outer, inner} & e.dims() for e in within)
+
+
+def accesses(draft: Draft) -> list[tuple[Value, Index]]:
+    """Give what a draft reads and writes: buffers with the index of each access."""
+    reads = [cast("tuple[Value, Index, bool]", i.data)[:2] for i in draft.loads()]
+    return reads + [(s.value, s.index) for s in draft.sinks]
+
+
+def _linear(value: Value, index: Index, strides: Strides) -> Expr:
+    total = constant(0)
+    own = strides(value)
+    for expr, stride in zip(index, own[len(own) - len(index) :], strict=True):
+        total = total + expr * stride
+    return total
+
+
+def _order(draft: Draft, parallel: int, linears: Sequence[Expr], weights: Sequence[int]) -> list[int]:
+    """Parallel dims before row dims, each class as the largest buffers are laid out: the smallest stride innermost."""
+    ranked = sorted(zip(weights, linears, strict=True), key=lambda p: -p[0])
+    strides: dict[int, int] = {}
+    for _, linear in ranked:
+        for (kind, d, _), coefficient in linear.terms:
+            if kind == "d":
+                strides.setdefault(cast(int, d), abs(cost.numeric(coefficient)))
+    far = max(strides.values(), default=0) + 1
+    return sorted(range(len(draft.sizes)), key=lambda d: (not parallel >> d & 1, -strides.get(d, far), d))
+
+
+class Emitter:
+    """Emits the body of one kernel."""
+
+    def __init__(self, draft: Draft, layout: Layout, buffers: Mapping[Value, SSAValue]) -> None:
+        self.draft, self.layout = draft, layout
+        self.block = Block()
+        self.made: dict[Instr, SSAValue] = {}
+        self.pairs: dict[Instr, Operation] = {}
+        self.buffers = buffers
+        self.operands: list[SSAValue] = []
+        self._positions: dict[SSAValue, int] = {}
+
+    def operand(self, value: Value) -> int:
+        """Give the number of the operand that is the buffer of a value."""
+        ssa = self.buffers[value]
+        found = self._positions.setdefault(ssa, len(self.operands))
+        if found == len(self.operands):
+            self.operands.append(ssa)
+        return found
+
+    def add(
+        self,
+        cls: type[Operation],
+        operands: Sequence[SSAValue],
+        dtypes: Sequence[str],
+        properties: Mapping[str, Attribute],
+        location: Operation | None = None,
+    ) -> Operation:
+        """Append a body op."""
+        where = ir.UNKNOWN if location is None else location.location
+        types = [ir.scalar(d) for d in dtypes]
+        op = ir.create_op(cls, operands, types, properties, location=where)
+        self.block.add_op(op)
+        return op
+
+    def map(self, index: Sequence[Expr], checks: Sequence[Instr] = ()) -> tuple[Map, list[SSAValue]]:
+        """Give the map of an index and the values that it names, numbered from v0."""
+        numbers = sorted(frozenset[int]().union(*(e.values() for e in index)))
+        renamed: list[Expr | None] = [None] * (max(numbers, default=-1) + 1)
+        for k, number in enumerate(numbers):
+            renamed[number] = kernel.value(k)
+        exprs = [self.layout.expr(e) for e in index]
+        if numbers:
+            exprs = [e.substitute((), values=renamed) for e in exprs]
+        return Map.of(exprs), [self.made[self.draft.checked(n)] for n in numbers]
+
+    def body(self) -> None:
+        """Emit every instruction that a sink needs, then the sinks where their value is known."""
+        needed = _needed(self.draft.sinks, self.draft)
+        for instr in self.draft.instrs:
+            if instr in needed:
+                self.made[instr] = _EMIT[instr.kind](self, instr)
+        for number, sink in enumerate(self.draft.sinks):
+            self._sink(number, sink)
+
+    def _sink(self, number: int, sink: Sink) -> None:
+        map_, values = self.map(sink.index)
+        properties: dict[str, Attribute] = {"result": Literal.of(number), "map": map_}
+        if sink.kind == "accumulate":
+            properties["kind"] = Literal.of(sink.combine)
+            self.add(kernel.AccumulateOp, [self.made[sink.instr]], [], properties, sink.value.maker.op)
+            return
+        if sink.kind == "scatter":
+            properties["kind"] = Literal.of(sink.combine)
+        self.add(kernel.StoreOp, [self.made[sink.instr], *values], [], properties, sink.value.maker.op)
+
+    # ---- one method per kind of instruction
+
+    def load(self, instr: Instr) -> SSAValue:
+        value, index, guarded = cast("tuple[Value, Index, bool]", instr.data)
+        map_, values = self.map(index)
+        properties: dict[str, Attribute] = {"operand": Literal.of(self.operand(value)), "map": map_}
+        if guarded:
+            values.append(self.made[instr.args[-1]])
+            properties["default"] = Literal.of(prim.emitter.python_number(0, instr.dtype))
+        return self.add(kernel.LoadOp, values, [instr.dtype], properties, value.maker.op).results[0]
+
+    def const(self, instr: Instr) -> SSAValue:
+        return self.add(prim.ConstOp, (), [instr.dtype], {"value": cast(Literal, instr.data)}).results[0]
+
+    def index(self, instr: Instr) -> SSAValue:
+        expr = self.layout.expr(cast(Expr, instr.data))
+        if not expr.terms and isinstance(expr.constant, int):
+            return self.add(prim.ConstOp, (), ["i64"], {"value": Literal.of(expr.constant)}).results[0]
+        map_, _ = self.map((cast(Expr, instr.data),))
+        return self.add(kernel.IndexOp, (), ["i64"], {"map": map_}).results[0]
+
+    def arith(self, instr: Instr) -> SSAValue:
+        op = cast(Operation, instr.op)
+        return self.add(type(op), self._args(instr), [instr.dtype], op.properties, op).results[0]
+
+    def convert(self, instr: Instr) -> SSAValue:
+        return self.add(prim.ConvertOp, self._args(instr), [instr.dtype], {}, instr.op).results[0]
+
+    def select(self, instr: Instr) -> SSAValue:
+        return self.add(prim.SelectOp, self._args(instr), [instr.dtype], {}).results[0]
+
+    def cmp(self, instr: Instr) -> SSAValue:
+        predicate = {"predicate": Literal.of(cast(str, instr.data))}
+        return self.add(prim.CmpOp, self._args(instr), ["i1"], predicate).results[0]
+
+    def both(self, instr: Instr) -> SSAValue:
+        return self.add(prim.AndOp, self._args(instr), ["i1"], {}).results[0]
+
+    def check(self, instr: Instr) -> SSAValue:
+        bound, d = cast("tuple[Dim, int]", instr.data)
+        properties = {"bound": Literal.of(bound), "dim": Literal.of(d)}
+        return self.add(kernel.CheckOp, self._args(instr), ["i64"], properties).results[0]
+
+    def rng(self, instr: Instr) -> SSAValue:
+        kind = {"kind": Literal.of(cast(str, instr.data))}
+        return self.add(kernel.RngOp, self._args(instr), [instr.dtype], kind, instr.op).results[0]
+
+    def reduce(self, instr: Instr) -> SSAValue:
+        kind, dims = cast("tuple[str, frozenset[int]]", instr.data)
+        properties = {"kind": Literal.of(kind), "dims": Literal.of(self.layout.dims(dims))}
+        dtypes = [a.dtype for a in instr.args]
+        op = self.pairs[instr] = self.add(kernel.ReduceOp, self._args(instr), dtypes, properties, instr.op)
+        return op.results[0]
+
+    def second(self, instr: Instr) -> SSAValue:
+        return self.pairs[instr.args[0]].results[1]
+
+    def cumulative(self, instr: Instr) -> SSAValue:
+        kind, dims, reverse = cast("tuple[str, frozenset[int], bool]", instr.data)
+        (d,) = self.layout.dims(dims)
+        properties = {"kind": Literal.of(kind), "dim": Literal.of(d), "reverse": Literal.of(reverse)}
+        return self.add(kernel.CumulativeOp, self._args(instr), [instr.dtype], properties, instr.op).results[0]
+
+    def _args(self, instr: Instr) -> list[SSAValue]:
+        return [self.made[a] for a in instr.args]
+
+
+_EMIT: dict[str, Callable[[Emitter, Instr], SSAValue]] = {
+    "load": Emitter.load,
+    "const": Emitter.const,
+    "index": Emitter.index,
+    "arith": Emitter.arith,
+    "convert": Emitter.convert,
+    "select": Emitter.select,
+    "cmp": Emitter.cmp,
+    "and": Emitter.both,
+    "check": Emitter.check,
+    "rng": Emitter.rng,
+    "reduce": Emitter.reduce,
+    "second": Emitter.second,
+    "cumulative": Emitter.cumulative,
+}
+
+
+def _needed(sinks: Sequence[Sink], draft: Draft) -> set[Instr]:
+    stack = [s.instr for s in sinks]
+    for sink in sinks:
+        stack += sink.indices
+    found = set(stack)
+    while stack:
+        for a in stack.pop().args:
+            if a not in found:
+                found.add(a)
+                stack.append(a)
+    return found
+
+
+def emit(draft: Draft, parallel: int, strides: Strides, buffers: Mapping[Value, SSAValue]) -> kernel.FusedOp:
+    """Give the kernel of a draft; its results are the draft's sinks in order."""
+    layout = Layout(draft, parallel, strides)
+    emitter = Emitter(draft, layout, buffers)
+    emitter.body()
+    initial: list[int | None] = []
+    for sink in draft.sinks:
+        initial.append(emitter.operand(sink.value.maker.operands[0]) if sink.kind == "scatter" else None)
+    types = [ir.tensor(s.value.shape, s.value.dtype) for s in draft.sinks]
+    properties: dict[str, Attribute] = {
+        "sizes": Literal.of(tuple(layout.sizes)),
+        "classes": Literal.of(tuple(layout.classes)),
+    }
+    symbols = _symbols(layout.sizes, emitter, [strides(s.value) for s in draft.sinks])
+    if symbols:
+        properties["symbols"] = Literal.of(symbols)
+    if any(i is not None for i in initial):
+        properties["initial"] = Literal.of(tuple(initial))
+    layouts = [strides(s.value) for s in draft.sinks]
+    if any(own != ir.contiguous_strides(s.value.shape) for own, s in zip(layouts, draft.sinks, strict=True)):
+        properties["layouts"] = Literal.of(tuple(layouts))
+    partial = next((s.value.shape[0] for s in draft.sinks if s.kind == "accumulate"), None)
+    if partial is not None:
+        properties["partitions"] = Literal.of(partial)
+    location = max((s.value.maker for s in draft.sinks), key=lambda n: n.number).op
+    where = ir.UNKNOWN if location is None else location.location
+    region = Region(emitter.block)
+    return ir.create_op(kernel.FusedOp, emitter.operands, types, properties, location=where, regions=[region])
+
+
+def _symbols(sizes: Sequence[Dim], emitter: Emitter, results: Sequence[Shape]) -> tuple[str, ...]:
+    """The symbols that sizes, maps, bounds and strides depend on."""
+    found: set[str] = set()
+    known: list[Dim] = [*sizes, *(d for own in results for d in own)]
+    for operand in emitter.operands:
+        known += kernel.strides_of(operand)
+    for op in emitter.block.ops:
+        if isinstance(op, kernel.CheckOp):
+            known.append(cast(Dim, op.bound.data))
+        map_ = op.properties.get("map")
+        if isinstance(map_, Map):
+            for expr in map_.data:
+                found |= expr.symbols()
+    for size in known:
+        if isinstance(size, Size):
+            found |= size.symbols()
+    return tuple(sorted(found))

@@ -1,0 +1,137 @@
+"""Library calls: what each operand sees of which buffer, so that transposes and reshapes in front of them cost nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from isthmus import ir
+from isthmus.dialects import kernel, prim
+from isthmus.dialects.kernel import Expr, constant, dim, sizes_as_bounds
+from isthmus.dialects.prim.base import ints
+from isthmus.ir import Literal, LiteralValue, Shape
+from isthmus.passes.analysis import cost
+from isthmus.passes.analysis.access import Index, operand_index
+from isthmus.passes.fusion.emit import Strides
+from isthmus.passes.fusion.graph import Node, Value
+
+
+@dataclass(frozen=True)
+class View:
+    """What a library call sees of a buffer; in elements."""
+
+    shape: Shape
+    strides: Shape
+    offset: ir.Dim
+
+    @property
+    def literal(self) -> LiteralValue:
+        """As the op's attribute."""
+        return (self.shape, self.strides, self.offset)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An operand: a buffer, and the view of it where it is not seen as it is."""
+
+    value: Value
+    view: View | None = None
+
+
+def seen(node: Node, position: int, strides: Strides) -> Seen:
+    """Give the buffer and view that an operand of a library call is read through.
+
+    Views are looked through as far as the callee can follow; where it cannot, the operand itself gets a buffer.
+    """
+    operand = node.operands[position]
+    if not _takes_views(node):
+        return Seen(operand)
+    shape = operand.shape
+    bounds = sizes_as_bounds(shape)
+    index: Index = tuple(constant(0) if s == 1 else dim(d) for d, s in enumerate(shape))
+    value = operand
+    while not value.root and isinstance(value.maker.op, prim.ViewOp):
+        index = operand_index(value.maker.op, index, bounds)
+        value = value.maker.operands[0]
+    view = _strided(value, index, shape, strides)
+    if view is None or not _accepts(node, position, view):
+        return Seen(operand)
+    plain = view.strides == ir.contiguous_strides(shape) and view.offset == 0 and shape == value.shape
+    return Seen(value, None if plain else view)
+
+
+def _strided(value: Value, index: Index, shape: Shape, strides: Strides) -> View | None:
+    linear = constant(0)
+    for expr, stride in zip(index, strides(value), strict=True):
+        linear = linear + expr * stride
+    if not linear.is_affine():
+        return None
+    own = tuple(_coefficient(linear, d, s, shape) for d, s in enumerate(shape))
+    if any(isinstance(s, int) and s < 0 for s in own):
+        return None
+    return View(shape, own, linear.constant)
+
+
+def _coefficient(linear: Expr, d: int, size: ir.Dim, shape: Shape) -> ir.Dim:
+    """The stride of a dim; that of a size of 1 does not matter and is the row-major one."""
+    return ir.contiguous_strides(shape)[d] if size == 1 else linear.coefficient(d)
+
+
+def _takes_views(node: Node) -> bool:
+    op = node.op
+    if isinstance(op, prim.OpaqueOp):
+        return "::" not in cast(str, op.callee.data)  # a custom kernel may count on the layout that eager has
+    return isinstance(
+        op, (prim.DotOp, prim.AttentionOp, prim.AttentionBwdOp, prim.ConvOp, prim.ConvDxOp, prim.ConvDwOp)
+    )
+
+
+def _accepts(node: Node, position: int, view: View) -> bool:
+    """Whether the callee reads a view as it lies, without copying it first."""
+    op = node.op
+    if isinstance(op, prim.DotOp):
+        return _is_matrix(view, op, position)
+    if isinstance(op, (prim.AttentionOp, prim.AttentionBwdOp)):
+        rows = position < (3 if isinstance(op, prim.AttentionOp) else 4)
+        return view.strides[-1] == 1 if rows else view.strides == ir.contiguous_strides(view.shape)
+    if isinstance(op, prim.OpaqueOp):
+        return True
+    return view.strides == ir.contiguous_strides(view.shape)
+
+
+def _is_matrix(view: View, op: prim.DotOp, position: int) -> bool:
+    """BLAS walks rows or columns without a gap, and repeats nothing."""
+    key = "a" if position == 0 else "b"
+    batch, contract = (ints(cast(Literal, op.properties[f"{what}_{key}"]).data) for what in ("batch", "contract"))
+    free = [d for d in range(len(view.shape)) if d not in (*batch, *contract)]
+    if any(view.strides[d] == 0 and view.shape[d] != 1 for d in (*free, *contract)):
+        return False
+    lasts = [group[-1] for group in (free, list(contract)) if group]
+    return any(view.strides[d] == 1 or view.shape[d] == 1 for d in lasts)
+
+
+def emit_extern(node: Node, operands: list[tuple[SSAValue, View | None]]) -> Operation:
+    """Give the library call of a node on its buffers."""
+    op = cast(Operation, node.op)
+    values = [v for v, _ in operands]
+    types = [r.type for r in op.results]
+    if isinstance(op, prim.ControlOp):
+        regions = [r.clone() for r in op.regions]
+        return ir.create_op(
+            type(op), values, types, op.properties, location=op.location, regions=regions, attributes=op.attributes
+        )
+    symbol: LiteralValue = op.name
+    if isinstance(op, prim.OpaqueOp):
+        symbol, args = op.callee.data, op.args.data
+    else:
+        args = tuple((key, attr.data) for key, attr in op.properties.items() if isinstance(attr, Literal))
+    properties: dict[str, Attribute] = {"symbol": Literal.of(symbol), "args": Literal.of(args)}
+    views = [None if view is None else view.literal for _, view in operands] + [None] * len(types)
+    if any(v is not None for v in views):
+        properties["views"] = Literal.of(tuple(views))
+    flops = cost.flops(op)
+    if flops:
+        properties["cost"] = Literal.of(flops)
+    return ir.create_op(kernel.ExternOp, values, types, properties, location=op.location, attributes=op.attributes)

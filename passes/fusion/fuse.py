@@ -1,0 +1,197 @@
+"""Primitives become kernels: fused loop nests and library calls.
+
+Before:
+    %e = prim.exp %x : tensor<8x4xf32>
+    %s = prim.reduce %e {kind = "add", dims = [1]} : tensor<8xf32>
+After:
+    %s = kernel.fused %x {sizes = [8, 4], classes = ["parallel", "row"]} ({
+      %v = kernel.load {operand = 0, map = [d0, d1]} : f32
+      %e = prim.exp %v : f32
+      %r = kernel.reduce %e {kind = "add", dims = [1]} : f32
+      kernel.store %r {result = 0, map = [d0]}
+    }) : tensor<8xf32>
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from isthmus import ir
+from isthmus.dialects import kernel, prim
+from isthmus.dialects.signature import Signature
+from isthmus.ir import Literal, Shape
+from isthmus.passes.fusion.clusters import Cluster, single
+from isthmus.passes.fusion.emit import emit
+from isthmus.passes.fusion.extern import Seen, emit_extern, seen
+from isthmus.passes.fusion.graph import Graph, Kind, Node, Value
+
+
+@dataclass(frozen=True)
+class FusePass(ModulePass):
+    """Needs: functions of elementary primitives. Leaves: kernels, library calls and control flow in execution order."""
+
+    name = "fuse"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Fuse every function of the module."""
+        for func in ir.functions(op).values():
+            fuse_function(func)
+
+
+def fuse_function(func: FuncOp) -> None:
+    """Replace the primitives of a function."""
+    signature = Signature.of(func)
+    arguments = [a.strides for a in signature.arguments]
+    results = [r.strides for r in signature.results]
+    fuse_block(func.body.block, arguments, results)
+
+
+def fuse_block(block: Block, arguments: list[Shape | None], results: list[Shape | None]) -> None:
+    """Replace the primitives of a block, given strides of its arguments and results where not row-major."""
+    graph = Graph(block)
+    for node, strides in zip(graph.sources, arguments, strict=True):
+        node.value.strides = strides
+    program = Program(graph)
+    program.require(results)
+    program.choose_roots()
+    program.write(block, program.clusters())
+
+
+def strides_of(value: Value) -> Shape:
+    """Give the strides of a value's buffer."""
+    return ir.contiguous_strides(value.shape) if value.strides is None else value.strides
+
+
+class Program:
+    """One block on its way to kernels."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.operands: dict[Node, list[Seen]] = {}
+        self.returned: list[tuple[Value, Shape | None]] = []
+        """Buffers of the results, and the shape that each is seen in where it is another."""
+
+    # ---- what must have a buffer
+
+    def require(self, results: list[Shape | None]) -> None:
+        """Find the buffers that library calls and the caller read."""
+        graph = self.graph
+        for node in graph.nodes:
+            if node.kind is Kind.EXTERN:
+                self.operands[node] = [self._seen(node, k) for k in range(len(node.operands))]
+            elif node.kind is Kind.SCATTER:
+                self._keep(node.operands[0])
+        for value, strides in zip(graph.returned, results, strict=True):
+            self.returned.append(self._result(value, strides))
+
+    def _seen(self, node: Node, position: int) -> Seen:
+        found = seen(node, position, strides_of)
+        self._keep(found.value)
+        return found
+
+    def _keep(self, value: Value) -> None:
+        value.root = value.required = True
+
+    def _result(self, value: Value, strides: Shape | None) -> tuple[Value, Shape | None]:
+        if strides is not None and strides != strides_of(value):
+            if value.root or value.maker.kind is not Kind.INLINE:
+                value = self.graph.copy_of(value, strides)
+            value.strides = strides
+            self._keep(value)
+            return value, None
+        base = value
+        while isinstance(base.maker.op, prim.ReshapeOp) and not base.root:
+            base = base.maker.operands[0]
+        if isinstance(base.maker.op, prim.MovementOp) or base.strides is not None:
+            base = value
+        self._keep(base)
+        return base, None if base.shape == value.shape else value.shape
+
+    def choose_roots(self) -> None:
+        """Give every computed value a buffer of its own."""
+        for node in self.graph.nodes:
+            if isinstance(node.op, (prim.ElementwiseOp, prim.GatherOp, prim.ConcatOp, prim.RngOp)):
+                node.value.root = True
+
+    # ---- kernels in order
+
+    def clusters(self) -> list[Cluster]:
+        """Give the kernels of all nodes that anything reads."""
+        wanted = self._wanted()
+        found: list[Cluster] = []
+        for node in self.graph.nodes:
+            if node in wanted and node.kind not in (Kind.SOURCE, Kind.EXTERN):
+                found.append(single(node, lambda v: v in wanted[v.maker]))
+        return found
+
+    def _wanted(self) -> dict[Node, set[Value]]:
+        """Find the nodes whose buffers are read, and which of these."""
+        found: dict[Node, set[Value]] = {}
+        stack = [v for v, _ in self.returned]
+        for node in self.graph.nodes:
+            if node.kind is Kind.EXTERN and not _is_pure(node):
+                found.setdefault(node, set())
+                stack += [s.value for s in self.operands[node]]
+        seen_: set[Value] = set()
+        while stack:
+            value = stack.pop()
+            if value in seen_:
+                continue
+            seen_.add(value)
+            node = value.maker
+            first = node not in found
+            if value.root or node.kind is not Kind.INLINE:
+                found.setdefault(node, set()).add(value)
+            if first or node.kind is Kind.INLINE:
+                stack += [s.value for s in self.operands[node]] if node in self.operands else node.operands
+        return found
+
+    def write(self, block: Block, clusters: list[Cluster]) -> None:
+        """Put kernels and library calls into the block, in order, and take the primitives out."""
+        old = list(block.ops)
+        terminator = old.pop()
+        wanted = self._wanted()
+        buffers: dict[Value, SSAValue] = {v: v.ssa for n in self.graph.sources for v in n.results if v.ssa is not None}
+        steps: list[tuple[int, Cluster | Node]] = [(c.last, c) for c in clusters]
+        steps += [(n.number, n) for n in self.graph.nodes if n.kind is Kind.EXTERN and n in wanted]
+        for _, step in sorted(steps, key=lambda s: s[0]):
+            if isinstance(step, Cluster):
+                op = emit(step.draft, step.parallel, strides_of, buffers)
+                buffers.update(zip(step.writes, op.results, strict=True))
+            else:
+                op = emit_extern(step, [(buffers[s.value], s.view) for s in self.operands[step]])
+                buffers.update(zip(step.results, op.results, strict=True))
+                for region in op.regions:
+                    fuse_block(region.block, [None] * len(region.block.args), [None] * _yields(region.block))
+            block.insert_op_before(op, terminator)
+        for number, (value, shape) in enumerate(self.returned):
+            terminator.operands[number] = _reshaped(buffers[value], shape, terminator)
+        for op in reversed(old):
+            op.detach()
+            op.erase()
+
+
+def _reshaped(value: SSAValue, shape: Shape | None, before: Operation) -> SSAValue:
+    if shape is None:
+        return value
+    op = ir.create_op(kernel.ReshapeOp, (value,), (ir.tensor(shape, ir.dtype_of(value)),))
+    cast(Block, before.parent).insert_op_before(op, before)
+    return op.results[0]
+
+
+def _yields(block: Block) -> int:
+    return len(ir.operands_of(cast(Operation, block.last_op)))
+
+
+def _is_pure(node: Node) -> bool:
+    return not isinstance(node.op, (prim.OpaqueOp, prim.ControlOp))
+
+
+__all__ = ["FusePass", "Literal", "fuse_function"]

@@ -1,0 +1,221 @@
+"""The program as fusion sees it: values, the nodes that make them, and which values have a buffer of their own.
+
+A node is *inlined* (computed where it is wanted: arithmetic, views, constants), *anchored* (a reduction, computed at one
+place of one kernel) or *extern* (a library call or control flow). A reduction down columns becomes two nodes: partial
+results of each partition, and an ordinary reduction that combines them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import cast
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from isthmus import ir
+from isthmus.dialects import prim
+from isthmus.dialects.prim.base import integer, ints, without
+from isthmus.ir import Shape
+from isthmus.passes.analysis import cost
+from isthmus.sizes import Dim
+
+
+class Kind(Enum):
+    """How fusion treats a node."""
+
+    SOURCE = "argument"
+    INLINE = "inline"
+    REDUCE = "reduce"
+    PARTIAL = "partial"
+    WINDOW = "window"
+    CUMULATIVE = "cumulative"
+    SCATTER = "scatter"
+    EXTERN = "extern"
+
+
+ANCHORED = (Kind.REDUCE, Kind.PARTIAL, Kind.WINDOW, Kind.CUMULATIVE, Kind.SCATTER)
+"""Nodes that exist once, at one index."""
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """A tensor of the program; `root` says that it is (or may be) kept in a buffer."""
+
+    shape: Shape
+    dtype: str
+    maker: Node
+    ssa: SSAValue | None
+    number: int
+    users: list[Node] = field(default_factory=list["Node"])
+    root: bool = False
+    required: bool = False
+    """A library call, control flow or the function's caller reads its buffer."""
+    strides: Shape | None = None
+    """Of its buffer; None: row-major."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its buffer, with a guess for symbols."""
+        return cost.numeric(math.prod(cast(tuple[int, ...], self.shape))) * ir.itemsize(self.dtype)
+
+    def __repr__(self) -> str:
+        return f"%{self.number}"
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """What makes values. `reduced` are the operand's dims that a reduction takes; `op` is the primitive (None: partials)."""
+
+    kind: Kind
+    op: Operation | None
+    operands: tuple[Value, ...]
+    number: int
+    results: tuple[Value, ...] = ()
+    reduced: tuple[int, ...] = ()
+
+    @property
+    def value(self) -> Value:
+        """The first result."""
+        return self.results[0]
+
+
+def kept(node: Node) -> tuple[int, ...]:
+    """Give the operand's dims that a reduction leaves."""
+    return tuple(d for d in range(len(node.operands[0].shape)) if d not in node.reduced)
+
+
+_KINDS: dict[type[Operation], Kind] = {
+    prim.ReduceOp: Kind.REDUCE,
+    prim.ArgReduceOp: Kind.REDUCE,
+    prim.ReduceWindowOp: Kind.WINDOW,
+    prim.MaxPoolOp: Kind.WINDOW,
+    prim.CumulativeOp: Kind.CUMULATIVE,
+    prim.ScatterOp: Kind.SCATTER,
+}
+_INLINE = (prim.ElementwiseOp, prim.MovementOp, prim.SourceOp, prim.ConcatOp, prim.GatherOp, prim.RngOp)
+
+
+def kind_of(op: Operation) -> Kind:
+    """Give how fusion treats a primitive; what no kernel can express is a library call."""
+    found = _KINDS.get(type(op))
+    if found is None:
+        found = Kind.INLINE if isinstance(op, _INLINE) else Kind.EXTERN
+    return found
+
+
+class Graph:
+    """One block of primitives. `values` finds the fusion value of an SSA value."""
+
+    def __init__(self, block: Block) -> None:
+        self.nodes: list[Node] = []
+        self.values: dict[SSAValue, Value] = {}
+        self.returned: list[Value] = []
+        self._count = 0
+        for argument in block.args:
+            node = self._add(Node(Kind.SOURCE, None, (), -1))
+            self._result(node, argument)
+        self.sources = tuple(self.nodes)
+        for op in block.ops:
+            if op is block.last_op:
+                self.returned = [self.values[v] for v in ir.operands_of(op)]
+            else:
+                self._add_op(op)
+
+    def _add(self, node: Node) -> Node:
+        node.number = len(self.nodes)
+        self.nodes.append(node)
+        for operand in node.operands:
+            operand.users.append(node)
+        return node
+
+    def _result(self, node: Node, ssa: SSAValue) -> Value:
+        value = self.new_value(node, ir.shape_of(ssa) if node.kind is not Kind.SOURCE else _shape(ssa), ssa)
+        self.values[ssa] = value
+        return value
+
+    def copy_of(self, x: Value, strides: Shape | None) -> Value:
+        """Add a buffer with the content of a value."""
+        node = self._add(Node(Kind.INLINE, None, (x,), 0))
+        copy = self.new_value(node, x.shape, None, x.dtype)
+        copy.root, copy.strides = True, strides
+        return copy
+
+    def new_value(self, node: Node, shape: Shape, ssa: SSAValue | None, dtype: str = "") -> Value:
+        """Add a result to a node."""
+        value = Value(shape, dtype or _dtype(cast(SSAValue, ssa)), node, ssa, self._count)
+        value.root = node.kind not in (Kind.INLINE, *ANCHORED)
+        self._count += 1
+        node.results = (*node.results, value)
+        return value
+
+    def _add_op(self, op: Operation) -> None:
+        operands = tuple(self.values[v] for v in ir.operands_of(op))
+        kind = kind_of(op)
+        reduced = _reduced(op)
+        if kind is Kind.REDUCE and isinstance(op, prim.ReduceOp) and cost.splits(operands[0].shape, reduced):
+            operands = (self._partial(op, operands[0], reduced),)
+            reduced = (0,)
+        node = self._add(Node(kind, op, operands, 0, (), reduced))
+        for result in op.results:
+            self._result(node, result)
+
+    def _partial(self, op: prim.ReduceOp, x: Value, reduced: tuple[int, ...]) -> Value:
+        node = self._add(Node(Kind.PARTIAL, op, (x,), 0, (), reduced))
+        partitions = cost.partial_results(x.shape, reduced, ir.itemsize(x.dtype))
+        return self.new_value(node, (partitions, *without(x.shape, reduced)), None, x.dtype)
+
+
+def _shape(ssa: SSAValue) -> Shape:
+    try:
+        return ir.shape_of(ssa)
+    except ir.IRError:  # an index argument: a size, which no kernel reads through a buffer
+        return ()
+
+
+def _dtype(ssa: SSAValue) -> str:
+    try:
+        return ir.dtype_of(ssa)
+    except ir.IRError:
+        return "i64"
+
+
+def _reduced(op: Operation) -> tuple[int, ...]:
+    if isinstance(op, prim.ReduceOp):
+        return ints(op.dims.data)
+    if isinstance(op, (prim.ArgReduceOp, prim.CumulativeOp)):
+        return (integer(op.dim.data),)
+    return ()
+
+
+def cones(nodes: Iterable[Node]) -> dict[Value, frozenset[Value]]:
+    """Give, for each value, the buffers that computing it reads when everything that is no root is inlined.
+
+    A root's own cone is itself.
+    """
+    found: dict[Value, frozenset[Value]] = {}
+    for node in nodes:
+        inner = frozenset[Value]().union(*(found[v] for v in node.operands))
+        for value in node.results:
+            found[value] = frozenset((value,)) if value.root or node.kind in ANCHORED else inner
+    return found
+
+
+def walk_inline(value: Value) -> Iterator[Value]:
+    """Walk the values that are computed where `value` is, itself first, each once."""
+    seen = {value}
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        yield current
+        if current.maker.kind is Kind.INLINE:
+            fresh = [v for v in current.maker.operands if not v.root and v not in seen]
+            seen.update(fresh)
+            stack += fresh
+
+
+def total(sizes: Iterable[Dim]) -> Dim:
+    """Give the product of sizes."""
+    return math.prod(cast(Iterable[int], sizes))
