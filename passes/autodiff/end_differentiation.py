@@ -23,7 +23,7 @@ from isthmus.dialects.prim import StopGradientOp
 
 @dataclass(frozen=True)
 class EndDifferentiationPass(ModulePass):
-    """Needs: differentiated functions. Leaves: no stop_gradient, no custom rule; their derivatives would be wrong now."""
+    """Needs: differentiated functions. Leaves: no stop_gradient, no custom rule: derivatives would be wrong now."""
 
     name = "end-differentiation"
 

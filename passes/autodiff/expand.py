@@ -1,4 +1,4 @@
-"""Copying ops into a block while autodiff ops among them expand: gradients inside the program, checkpoints, user's rules.
+"""Copying ops into a block while autodiff ops among them expand: inner gradients, checkpoints, user's rules.
 
 Before:
     %g = autodiff.vjp %y, %x {outs = 1, ins = 1, seeds = [none], create_graph = true, present = [0]} : tensor<f32>
@@ -111,7 +111,7 @@ def _vjp(e: Emitter, op: Operation, operands: Sequence[SSAValue], fallbacks: Fal
 
 
 def _custom(e: Emitter, op: Operation, operands: Sequence[SSAValue], fallbacks: Fallbacks) -> Sequence[SSAValue]:
-    """Forward's ops stand outside; the op stays as the rule on what they computed, until nobody differentiates any more.
+    """Forward's ops stand outside; the op stays as the rule on what they computed, for further differentiation.
 
     custom(xs){f, b} becomes custom(xs, ys, saved){hand on ys and saved, b} with ys, saved = f(xs).
     """

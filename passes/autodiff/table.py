@@ -102,7 +102,7 @@ def derivative(
 
 
 def zero_derivative(*classes: type[PrimOp]) -> None:
-    """Declare piecewise constant functions: their results carry gradients (torch: requires_grad is True), which are 0."""
+    """Declare piecewise constant functions: their results carry gradients, as in torch, which are 0."""
 
     def pull(e: Emitter, op: PrimOp, cts: Cotangents, needs: Needs) -> Cotangents:
         return (None,) * len(needs)

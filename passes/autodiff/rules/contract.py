@@ -43,12 +43,15 @@ def dot(e: Emitter, op: prim.DotOp, cts: Cotangents, needs: Needs) -> Cotangents
 
 
 def _one_side(e: Emitter, wanted: _Side, other: _Side, g: SSAValue, others_free: Ints) -> SSAValue:
-    """Contract ȳ with the other operand over its free dims; what is left has dims batch, free of wanted, contract."""
+    """Contract ȳ with the other operand over its free dims, in the order that leaves least to transpose."""
     batch = tuple(range(len(wanted.batch)))
-    product = e.dot(g, e.conj(other.value), (others_free, other.free), (batch, other.batch))
     # dot leaves the other's contracted dims in ascending order
-    left = sorted(zip(other.contract, wanted.contract, strict=True))
-    layout = (*wanted.batch, *wanted.free, *(mine for _, mine in left))
+    left = tuple(mine for _, mine in sorted(zip(other.contract, wanted.contract, strict=True)))
+    layout = (*wanted.batch, *left, *wanted.free)
+    if layout == tuple(range(len(layout))):
+        return e.dot(e.conj(other.value), g, (other.free, others_free), (other.batch, batch))
+    layout = (*wanted.batch, *wanted.free, *left)
+    product = e.dot(g, e.conj(other.value), (others_free, other.free), (batch, other.batch))
     return e.transpose(product, [layout.index(d) for d in range(len(layout))])
 
 

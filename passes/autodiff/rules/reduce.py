@@ -29,7 +29,7 @@ def reduce(e: Emitter, op: prim.ReduceOp, cts: Cotangents, needs: Needs) -> Cota
 
 
 def _product(e: Emitter, x: SSAValue, g: SSAValue, dims: tuple[int, ...]) -> SSAValue | None:
-    """x̄[i] = ȳ·(Π_{j≠i} x[j])*: products of what is before and what is after, so that zeros are right in every order."""
+    """x̄[i] = ȳ·(Π_{j≠i} x[j])*: what is before times what is after, so that zeros are right in every order."""
     shape = ir.shape_of(x)
     kept = [d for d in range(len(shape)) if d not in dims]
     order = [*kept, *dims]
@@ -50,7 +50,7 @@ def _before(e: Emitter, x: SSAValue, dim: int) -> SSAValue:
 
 @pullback(prim.CumulativeOp)
 def cumulative(e: Emitter, op: prim.CumulativeOp, cts: Cotangents, needs: Needs) -> Cotangents:
-    """Sum: the running sum from the other end; product: a linear recurrence; max, min: ȳ goes to the latest extremum."""
+    """Sum: the sum from the other end; product: a linear recurrence; max, min: ȳ goes to the latest extremum."""
     g, kind, dim = one(cts), op.kind.data, cast(int, op.dim.data)
     backwards = op.reverse.data is True
     if kind == "add":

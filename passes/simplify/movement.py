@@ -1,0 +1,180 @@
+"""Movements of elements composed with one another: reads go to where the elements come from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from xdsl.ir import SSAValue
+
+from isthmus import ir
+from isthmus.dialects import prim
+from isthmus.dialects.prim import Emitter
+from isthmus.dialects.prim.shape import slice_length
+from isthmus.ir import LiteralValue
+from isthmus.sizes import Dim
+
+Literals = dict[str, LiteralValue]
+Operands = tuple[SSAValue, ...]
+Ints = tuple[int, ...]
+
+
+def transpose(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
+    """A transposed broadcast is a broadcast to other dims."""
+    inner, perm = operands[0].owner, cast(Ints, literals["perm"])
+    if not isinstance(inner, prim.BroadcastOp):
+        return None
+    shape, dims = ir.shape_of(inner.y), cast(Ints, inner.dims.data)
+    return e.broadcast(inner.x, [shape[p] for p in perm], [perm.index(d) for d in dims])
+
+
+def reverse(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
+    """Reversing twice is nothing."""
+    inner = operands[0].owner
+    return inner.x if isinstance(inner, prim.ReverseOp) and inner.dims.data == literals["dims"] else None
+
+
+def _known_order(low: Dim, high: Dim) -> bool:
+    """Whether low ≤ high is certain."""
+    difference = high - low
+    return isinstance(difference, int) and difference >= 0
+
+
+def slice_(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
+    """A slice of a slice, concatenation, pad or broadcast is one of what that moved, where it lies within."""
+    dim, stride = cast(int, literals["dim"]), cast(int, literals["stride"])
+    start, limit = cast(Dim, literals["start"]), cast(Dim, literals["limit"])
+    inner = operands[0].owner
+    if isinstance(inner, prim.SliceOp) and inner.dim.data == dim:
+        return _slice_of_slice(e, inner, start, limit, stride)
+    if isinstance(inner, prim.ConcatOp) and inner.dim.data == dim:
+        position: Dim = 0
+        for x in ir.operands_of(inner):
+            end = position + ir.shape_of(x)[dim]
+            if _known_order(position, start) and _known_order(limit, end):
+                return e.slice(x, dim, start - position, limit - position, stride)
+            position = end
+    if isinstance(inner, prim.PadOp) and inner.dim.data == dim and inner.interior.data == 0:
+        low = cast(Dim, inner.low.data)
+        if _known_order(low, start) and _known_order(limit, low + ir.shape_of(inner.x)[dim]):
+            return e.slice(inner.x, dim, start - low, limit - low, stride)
+    if isinstance(inner, prim.BroadcastOp):
+        return _slice_of_broadcast(e, inner, dim, start, limit, stride)
+    return None
+
+
+def _slice_of_slice(e: Emitter, inner: prim.SliceOp, start: Dim, limit: Dim, stride: int) -> SSAValue:
+    dim, offset, step = cast(int, inner.dim.data), cast(Dim, inner.start.data), cast(int, inner.stride.data)
+    end = offset + (limit - 1) * step + 1 if step != 1 else offset + limit
+    return e.slice(inner.x, dim, offset + start * step, end, step * stride)
+
+
+def _slice_of_broadcast(e: Emitter, inner: prim.BroadcastOp, dim: int, start: Dim, limit: Dim, stride: int) -> SSAValue:
+    dims, shape = cast(Ints, inner.dims.data), list(ir.shape_of(inner.y))
+    x = inner.x
+    if dim in dims:
+        x = e.slice(x, dims.index(dim), start, limit, stride)
+        shape[dim] = ir.shape_of(x)[dims.index(dim)]
+    else:
+        shape[dim] = slice_length(start, limit, stride)
+    return e.broadcast(x, shape, dims)
+
+
+def pad(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
+    """Padding twice with one value along one dimension is padding once."""
+    inner = operands[0].owner
+    plain = literals["interior"] == 0 and isinstance(inner, prim.PadOp) and inner.interior.data == 0
+    if not plain or inner.dim.data != literals["dim"] or not _same_number(inner.value.data, literals["value"]):
+        return None
+    low, high = (cast(Dim, literals[k]) + cast(Dim, ir.literal(inner, k)) for k in ("low", "high"))
+    return e.pad(inner.x, cast(int, literals["dim"]), low, high, 0, literals["value"])
+
+
+def _same_number(a: LiteralValue, b: LiteralValue) -> bool:
+    return ir.Literal.of(a) is ir.Literal.of(b)
+
+
+def concat(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
+    """Neighbouring slices join; a concatenation within one is part of it; empty operands go."""
+    dim = cast(int, literals["dim"])
+    flat: list[SSAValue] = []
+    for x in operands:
+        inner = x.owner
+        flat.extend(ir.operands_of(inner) if isinstance(inner, prim.ConcatOp) and inner.dim.data == dim else (x,))
+    filled = [x for x in flat if ir.shape_of(x)[dim] != 0] or flat[:1]
+    joined: list[SSAValue] = []
+    for x in filled:
+        together = _joined(e, joined[-1], x, dim) if joined else None
+        if together is None:
+            joined.append(x)
+        else:
+            joined[-1] = together
+    return e.concat(joined, dim) if len(joined) != len(operands) or flat != list(operands) else None
+
+
+def _joined(e: Emitter, a: SSAValue, b: SSAValue, dim: int) -> SSAValue | None:
+    first, second = a.owner, b.owner
+    if not (isinstance(first, prim.SliceOp) and isinstance(second, prim.SliceOp) and first.x is second.x):
+        return None
+    along = first.dim.data == second.dim.data == dim and first.stride.data == second.stride.data == 1
+    if not along or first.limit.data != second.start.data:
+        return None
+    return e.slice(first.x, dim, cast(Dim, first.start.data), cast(Dim, second.limit.data))
+
+
+def add(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
+    """Two pads with the neutral element (0 of integers, -0.0 of floats) that meet are a concatenation."""
+    a, b = (v.owner for v in operands)
+    if not (isinstance(a, prim.PadOp) and isinstance(b, prim.PadOp)) or a.dim.data != b.dim.data:
+        return None
+    dim = cast(int, a.dim.data)
+    if not (_is_neutral(a) and _is_neutral(b)):
+        return None
+    for first, second in ((a, b), (b, a)):
+        length = cast(Dim, first.low.data) + ir.shape_of(first.x)[dim]
+        rest = length - cast(Dim, second.low.data)
+        if rest == 0:
+            joined = e.concat([first.x, second.x], dim)
+            neutral = first.value.data
+            return e.pad(joined, dim, cast(Dim, first.low.data), cast(Dim, second.high.data), 0, neutral)
+    return None
+
+
+def _is_neutral(op: prim.PadOp) -> bool:
+    value = op.value.data
+    if op.interior.data != 0 or value != 0 or isinstance(value, complex):
+        return False
+    return not isinstance(value, float) or math.copysign(1, value) < 0
+
+
+def below_broadcasts(
+    e: Emitter, operands: Sequence[SSAValue], make: Callable[[list[SSAValue]], SSAValue]
+) -> SSAValue | None:
+    """f(broadcast a, broadcast b, constant) = broadcast f(a, b, constant): once per element of a, not of the result.
+
+    `make` gives f of smaller operands.
+    """
+    broadcasts = [v.owner for v in operands if isinstance(v.owner, prim.BroadcastOp)]
+    constants = sum(isinstance(v.owner, prim.ConstOp) for v in operands)
+    if not broadcasts or len(broadcasts) + constants != len(operands):
+        return None
+    first = broadcasts[0]
+    shape = ir.shape_of(first.x)
+    if any(b.dims is not first.dims or ir.shape_of(b.x) != shape for b in broadcasts):
+        return None
+    inner = [
+        v.owner.x if isinstance(v.owner, prim.BroadcastOp) else e.const(e.constant_of(v), shape, ir.dtype_of(v))
+        for v in operands
+    ]
+    return e.broadcast(make(inner), ir.shape_of(first.y), cast(Ints, first.dims.data))
+
+
+REWRITES = (
+    (prim.TransposeOp, transpose),
+    (prim.ReverseOp, reverse),
+    (prim.SliceOp, slice_),
+    (prim.PadOp, pad),
+    (prim.ConcatOp, concat),
+    (prim.AddOp, add),
+)
