@@ -40,7 +40,10 @@ class Saved:
 
 @dataclass(frozen=True)
 class Recomputed:
-    """A value that backward computes a second time: the bytes that this saves, and the arithmetic that it costs."""
+    """A value that backward computes a second time: the bytes that this saves, and the arithmetic that it costs.
+
+    Views and what is made from literals alone are not listed.
+    """
 
     name: str
     where: str
@@ -92,7 +95,7 @@ def explain(plan: Plan, halves: Halves, strategy: str) -> Explanation:
     again = tuple(
         Recomputed(names[v], _where(v), joint.nbytes(v), _operations(joint, op))
         for op in halves.recomputed
-        if op.operands
+        if op.operands and not isinstance(op, prim.ViewOp)
         for v in op.results
     )
     return Explanation(strategy, saved, again)

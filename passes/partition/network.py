@@ -23,8 +23,8 @@ from isthmus.passes.partition.recompute import NEVER, POINTWISE, Cone, cones, ta
 BYTE = 256
 """Price of keeping one byte; the fractions of it decide between equals."""
 
-WRITE = 1
-"""Price of a byte that forward has to write for backward's sake alone."""
+WRITE = BYTE // 8
+"""Price of a byte that forward has to write for backward's sake alone: a pass over memory that must be worth it."""
 
 MOVE = 1
 """Price of a byte that forward has to compute besides: backward's own work moves only where that saves bytes."""
@@ -38,18 +38,20 @@ def written_in_forward(joint: Joint) -> frozenset[SSAValue]:
 
     An approximation of what fusion does. Kernels form levels: one that reads what a contraction, a library call or a
     reduction over rows gives comes after it. A pointwise value stays inside its kernel when all its readers are
-    pointwise (or reductions within a row) on the same level; views are looked through.
+    pointwise (or reductions within a row) on the same level. A view is never written: its readers read its source.
     """
-    level = _kernel_levels(joint)
-    written: set[SSAValue] = set(joint.kept)
+    level, results = _kernel_levels(joint), frozenset(joint.kept)
+    written: set[SSAValue] = set(results)
     for op in reversed(joint.ops):
         if op not in joint.forward_ops:
             continue
-        inside = isinstance(op, POINTWISE)
-        if not inside:
-            written.update(op.results)
-        through_view = isinstance(op, prim.ViewOp) and op.results[0] in written
-        from_memory = through_view or not (inside or _stays_in_row(op))
+        if isinstance(op, prim.ViewOp):
+            from_memory = op.y in written
+            if op.y not in results:
+                written.discard(op.y)
+        else:
+            from_memory = not (isinstance(op, POINTWISE) or _stays_in_row(op))
+            written.update(op.results if not isinstance(op, POINTWISE) else ())
         written.update(v for v in ir.operands_of(op) if from_memory or level[v] < level[op.results[0]])
     return frozenset(written)
 

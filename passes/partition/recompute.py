@@ -30,8 +30,11 @@ POINTWISE = (
 NEVER = (prim.OpaqueOp, prim.ControlOp)
 """Classes that no tag makes recomputable: nobody promised that a second run gives the same, or what it costs."""
 
-READS = (3, 2)
-"""A cone may read up to 3/2 of what it gives: its input and some small ones, but not two streams for one."""
+READS = (9, 4)
+"""A cone may read up to 9/4 of what it gives: two tensors of its size and some small ones.
+
+Without a limit a deep sum would be computed from all its terms again and again.
+"""
 
 MOST_LEAVES = 24
 """A kernel that reads more tensors than this is not worth asking for; it bounds the time of this analysis too."""

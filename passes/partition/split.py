@@ -94,7 +94,7 @@ def _forward(joint: Joint, saved: Sequence[SSAValue]) -> FuncOp:
 def _backward(joint: Joint, saved: Sequence[SSAValue], order: Sequence[Operation]) -> FuncOp:
     signature = joint.signature
     read = {v for op in order for v in ir.operands_of(op)} | set(joint.gradients)
-    tangents = [a for a in joint.block.args if signature.arguments[a.index].tangent is not None and a in read]
+    tangents = [joint.block.args[i] for i in signature.tangents.values()]
     sizes = [a for a in joint.block.args if isinstance(a.type, IndexType) and a in read]
     roles = [
         *(_saved_role(joint, v, j) for j, v in enumerate(saved)),
