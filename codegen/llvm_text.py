@@ -246,6 +246,7 @@ class Function:
         self._head = f"define {linkage + ' ' if linkage else ''}{result.text} @{name}"
         self._lines: list[str] = []
         self._slots: list[str] = []
+        self._entry: list[str] = []
         self._values = 0
         self._blocks = 0
         self.current = "entry"
@@ -267,7 +268,7 @@ class Function:
         """Return, and hand the text to the module."""
         self.line("ret void" if result is None else f"ret {result!r}")
         arguments = ", ".join(f"{a.type.text} {a.name}" for a in self.arguments)
-        body = [f"{self._head}({arguments}) #0 {{", "entry:", *self._slots, *self._lines, "}"]
+        body = [f"{self._head}({arguments}) #0 {{", "entry:", *self._slots, *self._entry, *self._lines, "}"]
         self.module.define("\n".join(body))
 
     # ---- constants
@@ -470,6 +471,13 @@ class Function:
         self._lines[place] = f"  {index} = phi i64 [ {lower.name}, %{before} ], [ {after}, %{self.current} ]"
         self.line(f"br {again!r}, label %{body}, label %{leave}{self.module.new_loop()}")
         self.start(leave)
+
+    @contextmanager
+    def at_entry(self) -> Generator[None]:
+        """Emit into the entry block, before everything else: for values made of arguments alone."""
+        lines, self._lines = self._lines, self._entry
+        yield
+        self._lines = lines
 
     @contextmanager
     def when(self, condition: Value) -> Generator[None]:

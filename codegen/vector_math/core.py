@@ -32,6 +32,7 @@ class Math:
         self.f = function
         self.has_fma = target.has("fma") or not target.triple.startswith(("x86_64", "i"))
         self.has_scale = target.has("avx512f")
+        self.has_half = target.has("f16c") or not target.triple.startswith(("x86_64", "i"))
         self.has_rounding = target.has("sse4.1") or not target.triple.startswith(("x86_64", "i"))
 
     # ---- arithmetic

@@ -9,7 +9,6 @@ from isthmus.codegen.vector_math.core import (
     MANTISSA,
     NAN,
     SMALLEST_NORMAL,
-    Coefficients,
     Math,
     in_double,
 )

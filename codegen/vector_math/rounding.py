@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isthmus.codegen.llvm_text import Value
-from isthmus.codegen.vector_math.core import INTEGER, Math
+from isthmus.codegen.vector_math.core import Math
 
 
 def floor(m: Math, x: Value) -> Value:
@@ -46,14 +46,14 @@ def copysign(m: Math, a: Value, b: Value) -> Value:
     return m.copysign(a, b)
 
 
-def nextafter(m: Math, a: Value, b: Value) -> Value:
-    """Give the number after a in the direction of b: one step of the bits as an integer."""
+def nextafter(m: Math, a: Value, b: Value, unit: int = 1) -> Value:
+    """Give the number after a in the direction of b: a step of `unit` in the bits."""
     f = m.f
     bits = m.bits(a)
     away = f.compare("olt", a, b) ^ f.compare("slt", bits, 0)
     step = f.select(away, m.f.const(1, bits.type), m.f.const(-1, bits.type))
     stepped = m.from_bits(bits + step, a)
-    smallest = m.from_bits(f.const(1, a.type.with_scalar(INTEGER[a.type.scalar])), a)
+    smallest = m.from_bits(f.const(unit, bits.type), a)
     stepped = f.select(f.compare("oeq", a, 0.0), m.copysign(smallest, b), stepped)
     result = f.select(f.compare("oeq", a, b), b, stepped)
     return f.select(f.compare("uno", a, b), a + b, result)

@@ -1,0 +1,373 @@
+"""One fused kernel as a function: partitions, points, walks over the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+from xdsl.ir import Operation
+
+from isthmus import ir
+from isthmus.codegen.cpu import reductions
+from isthmus.codegen.cpu.body import Body, k_kind
+from isthmus.codegen.cpu.memory import fill, pointer
+from isthmus.codegen.cpu.plan import FUSED_ACCUMULATORS, Plan, Walk
+from isthmus.codegen.cpu.reductions import Accumulator, identity
+from isthmus.codegen.cpu.sizes import SizeValues
+from isthmus.codegen.cpu.state import State
+from isthmus.codegen.dtypes import constant
+from isthmus.codegen.llvm_text import I64, PTR, Function, Module, Value
+from isthmus.codegen.vector_math import Math
+from isthmus.dialects import kernel as k
+from isthmus.dialects.target import Target
+from isthmus.sizes import Dim
+
+CHUNK = 64
+"""Steps of the unrolled loop after which float sums move to their totals."""
+
+
+def kernel_name(kernel: k.FusedOp) -> str:
+    """Give the name of a kernel's function: equal for kernels that share it."""
+    return f"kernel_{k.key(kernel)}"
+
+
+def emit_kernel(module: Module, kernel: k.FusedOp, target: Target, name: str | None = None) -> str:
+    """Add a kernel's function to a module and give its name.
+
+    `void @name(ptr buffers, ptr sizes, i64 begin, i64 end)` runs partitions begin <= p < end.
+    Raises UnsupportedError for what has no CPU code.
+    """
+    name = name or kernel_name(kernel)
+    _Loops(module, kernel, target, name).emit()
+    return name
+
+
+class _Loops:
+    def __init__(self, module: Module, kernel: k.FusedOp, target: Target, name: str) -> None:
+        arguments = [("buffers", PTR), ("sizes", PTR), ("begin", I64), ("end", I64)]
+        self.f = Function(module, name, arguments)
+        self.kernel = kernel
+        self.plan = Plan(kernel, target)
+        self.plan.check_supported()
+        buffers, sizes, _, _ = self.f.arguments
+        with self.f.at_entry():
+            symbols = {
+                symbol: self.f.load(self.f.address(sizes, n, "i64"), I64) for n, symbol in enumerate(kernel.symbols_)
+            }
+        size = SizeValues(self.f, symbols)
+        self.state = State(self.plan, self.f, Math(self.f, target), size)
+        self.body = Body(self.state)
+        count = len(kernel.inputs) + len(kernel.results)
+        with self.f.at_entry():
+            pointers = [self.f.load(self.f.address(buffers, n, "ptr"), PTR) for n in range(count + k.can_fail(kernel))]
+        self.state.buffers = pointers[:count]
+        self.state.error_word = pointers[count] if k.can_fail(kernel) else None
+        self.sinks = [op for op in kernel.block.ops if isinstance(op, k.AccumulateOp)]
+
+    # ---- partitions
+
+    def emit(self) -> None:
+        _, _, begin, end = self.f.arguments
+        state = self.state
+        with self.f.loop(begin, end) as p, state.frame():
+            state.partition = p
+            low, high = self._bounds(p)
+            self._begin_accumulations()
+            with self._unless_empty(low, high), state.frame():
+                self._emit_scope(self.kernel.block.ops, 0, 0)
+                self._points(low, high)
+            self._end_accumulations()
+        self.f.finish()
+
+    def _bounds(self, p: Value) -> tuple[Value, Value]:
+        """Points p·n/P to (p + 1)·n/P."""
+        f, state = self.f, self.state
+        n, count = state.size(k.points(self.kernel)), self.kernel.partitions_
+        if count is None or count == 1:
+            return f.index(0), n
+        total = state.size(count)
+        low = f.binary("udiv", p * n, total)
+        return low, f.binary("udiv", (p + 1) * n, total)
+
+    @contextmanager
+    def _unless_empty(self, low: Value, high: Value) -> Generator[None]:
+        if low.constant is not None and high.constant is not None and low.constant < high.constant:
+            yield
+            return
+        with self.f.when(self.f.compare("slt", low, high)):
+            yield
+
+    # ---- accumulations over the points of a partition
+
+    def _begin_accumulations(self) -> None:
+        for op in self.sinks:
+            if self.plan.accesses[op].prefixes[-1].terms or self.plan.accesses[op].late.terms:
+                self._fill(op)
+                continue
+            found = self.body.accumulators.get(op)
+            if found is None:
+                lanes = self.plan.lanes if self._in_lanes(op) else 1
+                copies = FUSED_ACCUMULATORS if lanes > 1 or self.plan.is_row(op) else 1
+                found = reductions.make(self.state, k_kind(op), ir.dtype_of(op.x), copies, lanes)
+                self.body.accumulators[op] = found
+            found.start()
+
+    def _in_lanes(self, op: Operation) -> bool:
+        """Whether lanes of a sink are different points or positions."""
+        if self.plan.vector is None:
+            return False
+        return self.plan.vector_is_parallel or self.plan.scope_of(op) == len(self.plan.scopes) - 1
+
+    def _fill(self, op: k.AccumulateOp) -> None:
+        """Set a partition's result in memory to the identity."""
+        state = self.state
+        access, dtype = self.plan.accesses[op], ir.dtype_of(op.x)
+        result = k.result_of(self.kernel, op)
+        total: Dim = 1
+        for size in ir.shape_of(result)[1:]:
+            total = total * size
+        start = constant(state.math, identity(k_kind(op), dtype), dtype)
+        fill(state, access, state.size(total), start)
+
+    def _end_accumulations(self) -> None:
+        for op in self.sinks:
+            if op in self.body.accumulators:
+                (value,) = self.body.accumulators[op].finish(across_lanes=True)
+                self.body.place(op).store(value)
+
+    # ---- points
+
+    def _points(self, low: Value, high: Value) -> None:
+        parallel = self.kernel.parallel
+        self._prepare_scope(self.kernel.block.ops, 1)
+        if not self.plan.vector_is_parallel:
+            with self._odometer(parallel, low, high), self.state.frame():
+                self._point()
+            return
+        vector = parallel[-1]
+        if len(parallel) == 1:
+            self._segment(low, high)
+            return
+        f, length = self.f, self.state.size(self.plan.sizes[vector])
+        first = f.binary("udiv", low, length)
+        last = f.binary("udiv", high + (length - 1), length)
+        with self._odometer(parallel[:-1], first, last) as row, self.state.frame():
+            start = row * length
+            from_ = f.intrinsic("smax", low - start, f.index(0))
+            to = f.intrinsic("smin", high - start, length)
+            self._segment(from_, to)
+
+    @contextmanager
+    def _odometer(self, dims: Sequence[int], low: Value, high: Value) -> Generator[Value]:
+        """Walk the points low..high of these dims in row-major order, keeping their indices."""
+        f, state = self.f, self.state
+        if len(dims) <= 1:
+            with f.loop(low, high) as q:
+                if dims:
+                    state.indices[dims[0]] = q
+                yield q
+            return
+        slots = {d: f.slot(I64, align=8) for d in dims}
+        rest = low
+        for d in reversed(dims[1:]):
+            size = state.size(self.plan.sizes[d])
+            f.store(f.binary("urem", rest, size), slots[d])
+            rest = f.binary("udiv", rest, size)
+        f.store(rest, slots[dims[0]])
+        with f.loop(low, high) as q:
+            for d in dims:
+                state.indices[d] = f.load(slots[d], I64)
+            yield q
+            carry = f.index(1)
+            for d in reversed(dims):
+                moved = f.load(slots[d], I64) + carry
+                wraps = f.compare("eq", moved, state.size(self.plan.sizes[d]))
+                f.store(f.select(wraps, 0, moved), slots[d])
+                carry = f.cast("zext", wraps, I64)
+
+    def _segment(self, low: Value, high: Value) -> None:
+        """Walk neighbouring points, a vector of them at once."""
+        (vector,) = self.plan.scopes[2]
+        self._emit_scope(self.kernel.block.ops, 1, 0)
+        self._prepare_scope(self.kernel.block.ops, 2)
+        registers = [self.body.accumulators[op] for op in self.sinks if op in self.body.accumulators]
+        unroll = 1
+        if not self.kernel.rows:
+            unroll = self.plan.unroll or (FUSED_ACCUMULATORS if registers else 1)
+
+        def block(position: Value, mask: Value | None, copy: int) -> None:
+            with self.state.frame(), self.state.vector(self.plan.lanes, mask, copy):
+                self.state.indices[vector] = position
+                self._point()
+
+        self._vector_loop(low, high, self.plan.lanes, unroll, block, registers)
+
+    def _point(self) -> None:
+        """Emit one point (or vector of points): level by level."""
+        for level in range(self.plan.last_level + 1):
+            for op in self.kernel.block.ops:
+                if self.plan.levels[op] == level and not self.plan.is_row(op):
+                    self._emit_once(op)
+            walk = self.plan.walks[level]
+            if walk is not None:
+                self._walk(walk)
+
+    def _emit_once(self, op: Operation) -> None:
+        if not op.results or not self.state.has(op.results[0]):
+            self.body.emit(op)
+
+    def _emit_scope(self, ops: Iterable[Operation], scope: int, level: int | None) -> None:
+        """Emit the ops that belong to a scope."""
+        for op in ops:
+            if self.plan.scope_of(op) == scope and level in (None, self.plan.levels[op]):
+                self.body.emit(op)
+
+    def _prepare_scope(self, ops: Iterable[Operation], scope: int) -> None:
+        """Compute, before the loop of a scope, what is known of the addresses inside."""
+        with self.state.vector(1):
+            for op in ops:
+                access = self.plan.accesses.get(op)  # pyright: ignore[reportArgumentType]
+                if access is not None and self.plan.scope_of(op) >= scope:
+                    pointer(self.state, access, scope - 1)
+
+    # ---- rows
+
+    def _walk(self, walk: Walk) -> None:
+        body, state = self.body, self.state
+        in_row = self.plan.vector is not None and not self.plan.vector_is_parallel
+        lanes = self.plan.lanes if in_row else state.lanes
+        unroll = self._row_unroll(walk)
+        for op in walk.reductions:
+            dtype = ir.dtype_of(ir.operands_of(op)[0])
+            if op not in body.accumulators:
+                made = reductions.make(state, k_kind(op), dtype, unroll, lanes)
+                body.accumulators[op] = made
+            body.accumulators[op].start()
+        for op in walk.cumulative:
+            body.begin_cumulative(op)
+        self._nest(walk, 0, unroll)
+        for op in walk.ops:
+            if op not in walk.reductions and op in body.accumulators:
+                body.accumulators[op].flush()
+        for op in walk.reductions:
+            values = body.accumulators[op].finish(across_lanes=in_row)
+            for result, value in zip(op.results, values, strict=True):
+                state.set(result, value)
+
+    def _row_unroll(self, walk: Walk) -> int:
+        if walk.cumulative:
+            return 1
+        if self.plan.unroll is not None:
+            return self.plan.unroll
+        sums = walk.reductions or any(op in self.body.accumulators for op in walk.ops)
+        return FUSED_ACCUMULATORS if sums else 1
+
+    def _nest(self, walk: Walk, depth: int, unroll: int) -> None:
+        d, scope = self.kernel.rows[depth], self.plan.point + 1 + depth
+        self._prepare_scope(walk.ops, scope)
+        if depth == len(self.kernel.rows) - 1:
+            self._innermost(walk, d, unroll)
+            return
+        with self.f.loop(0, self.state.size(self.plan.sizes[d])) as i, self.state.frame():
+            self.state.indices[d] = i
+            self._emit_scope(walk.ops, scope, None)
+            self._nest(walk, depth + 1, unroll)
+            for accumulator in self._sums(walk):
+                accumulator.flush()
+
+    def _sums(self, walk: Walk) -> list[Accumulator]:
+        return [self.body.accumulators[op] for op in walk.ops if op in self.body.accumulators]
+
+    def _innermost(self, walk: Walk, d: int, unroll: int) -> None:
+        state, scope = self.state, len(self.plan.scopes) - 1
+        in_row = self.plan.vector == d
+        size = state.size(self.plan.sizes[d])
+        reverse = any(cast(bool, op.reverse.data) for op in walk.cumulative)
+        self._splat_uniform(walk, in_row)
+
+        def step(position: Value, mask: Value | None, copy: int) -> None:
+            lanes = self.plan.lanes if in_row else state.lanes
+            with state.frame(), state.vector(lanes, mask if in_row else state.mask, copy):
+                state.indices[d] = size - 1 - position if reverse else position
+                for value in walk.restored:
+                    self.body.restore(value)
+                self._emit_scope(walk.ops, scope, None)
+                for value in walk.kept:
+                    self.body.keep(value)
+
+        lanes = self.plan.lanes if in_row else 1
+        self._vector_loop(self.f.index(0), size, lanes, unroll, step, self._sums(walk))
+
+    def _splat_uniform(self, walk: Walk, in_row: bool) -> None:
+        """Splat, before the loop, the scalars that vectors inside meet."""
+        if not in_row:
+            return
+        inside = {r for op in walk.ops for r in op.results if self.plan.is_row(op)}
+        with self.state.vector(self.plan.lanes):
+            for op in walk.ops:
+                if isinstance(op, k.LoadOp) or self.plan.scope_of(op) < len(self.plan.scopes) - 1:
+                    continue
+                for value in ir.operands_of(op):
+                    if value not in inside and value not in walk.restored and self.state.has(value):
+                        self.state.splat(self.state.get(value))
+
+    # ---- loops
+
+    def _vector_loop(
+        self,
+        low: Value,
+        high: Value,
+        lanes: int,
+        unroll: int,
+        body: Callable[[Value, Value | None, int], None],
+        sums: Sequence[Accumulator],
+    ) -> None:
+        """Run the body over low..high: unrolled, then one vector at a time, then a masked rest."""
+        f, span = self.f, lanes * unroll
+        start, stop = low, low + _multiple(f, high - low, span)
+        if not _empty(start, stop):
+            with self._chunks(start, stop, span, sums) as (first, last):
+                with f.loop(first, last, span) as i:
+                    for copy in range(unroll):
+                        body(i + copy * lanes, None, copy)
+        if unroll > 1:
+            start, stop = stop, stop + _multiple(f, high - stop, lanes)
+            if not _empty(start, stop):
+                with f.loop(start, stop, lanes) as i:
+                    body(i, None, 0)
+        rest = high - stop
+        if lanes > 1 and not _empty(stop, high):
+            with self._unless_empty(f.index(0), rest):
+                body(stop, self.state.mask_below(rest), 0)
+
+    @contextmanager
+    def _chunks(
+        self, low: Value, high: Value, span: int, sums: Sequence[Accumulator]
+    ) -> Generator[tuple[Value, Value]]:
+        """Cut a long loop so that its sums move to their totals now and then."""
+        f, chunk = self.f, CHUNK * span
+        short = low.constant == 0 and high.constant is not None and high.constant <= chunk
+        if short or not any(s.two_levels for s in sums):
+            yield low, high
+            return
+        with f.loop(low, high, chunk) as start:
+            yield start, f.intrinsic("smin", start + chunk, high)
+            for accumulator in sums:
+                accumulator.flush()
+
+
+def _empty(low: Value, high: Value) -> bool:
+    """Whether constant bounds leave nothing to do."""
+    return low.constant is not None and low.constant == high.constant
+
+
+def _multiple(f: Function, length: Value, span: int) -> Value:
+    """Give the largest multiple of `span` that is at most `length`."""
+    if length.constant is not None:
+        return f.index(length.constant // span * span)
+    if span == 1:
+        return length
+    if span & (span - 1) == 0:
+        return length & -span
+    return length - f.binary("srem", length, f.index(span))

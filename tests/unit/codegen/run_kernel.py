@@ -1,0 +1,124 @@
+"""Compiles the one kernel of a function in text, runs it on tensors, and interprets it for comparison."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from xdsl.context import Context
+from xdsl.dialects.builtin import Builtin
+from xdsl.dialects.func import Func
+from xdsl.parser import Parser
+
+from isthmus import ir
+from isthmus.codegen.cpu.kernel import emit_kernel
+from isthmus.codegen.llvm_text import Module
+from isthmus.dialects import dialect_factories
+from isthmus.dialects import kernel as k
+from isthmus.dialects.target import Target
+from isthmus.runtime import cpu, interpret
+
+TORCH = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "i1": torch.bool,
+    "c64": torch.complex64,
+    "c128": torch.complex128,
+}
+
+
+def parse(text: str):
+    """The module of a text, verified."""
+    ctx = Context()
+    for name, factory in dialect_factories().items():
+        ctx.register_dialect(name, factory)
+    for dialect in (Builtin, Func):
+        if dialect.name not in ctx.registered_dialect_names:
+            ctx.load_dialect(dialect)
+    module = Parser(ctx, text).parse_module()
+    ir.verify(module)
+    return module
+
+
+@dataclass
+class Compiled:
+    """The one kernel of a module as machine code."""
+
+    module: object
+    func: object
+    kernel: k.FusedOp
+    text: str
+    target: Target
+    loaded: cpu.Loaded
+
+    def __call__(self, *inputs: torch.Tensor, calls: int = 1, partitions: int | None = None):
+        """Run on tensors; `calls`: cut the partitions into so many calls. Gives the results."""
+        names = self.kernel.symbols_
+        values = interpret.bind_symbols(self.func, list(inputs))
+        sizes = (ctypes.c_int64 * max(1, len(names)))(*[values[n] for n in names])
+
+        def number(dim):
+            return dim if isinstance(dim, int) else dim.evaluate(values)
+
+        results = []
+        for value, source in zip(self.kernel.results, self.kernel.initial_, strict=True):
+            shape = [number(d) for d in ir.shape_of(value)]
+            strides = [number(s) for s in k.strides_of(value)]
+            made = torch.empty_strided(shape, strides, dtype=TORCH[ir.dtype_of(value)])
+            if source is not None:
+                made.copy_(inputs[source])
+            elif made.dtype.is_floating_point:
+                made.fill_(float("nan"))
+            results.append(made)
+        error = torch.zeros(1, dtype=torch.int64)
+        pointers = [t.data_ptr() for t in (*inputs, *results)] + [error.data_ptr()]
+        buffers = (ctypes.c_void_p * len(pointers))(*pointers)
+        prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        function = prototype(self.loaded["kernel"])
+        count = number(self.kernel.partitions_ or 1)
+        for n in range(calls):
+            function(buffers, sizes, n * count // calls, (n + 1) * count // calls)
+        self.error = int(error)
+        return results
+
+    def interpreted(self, *inputs: torch.Tensor):
+        """What the reference interpreter gives."""
+        return interpret.run(self.func, list(inputs))
+
+    def assembly(self) -> str:
+        return cpu.assembly(self.text, self.target)
+
+
+def compiled(text: str, target: Target | None = None, **attributes: object) -> Compiled:
+    """Compile the one kernel of a text; `attributes` (vector, width, ...) replace those in it."""
+    target = target or cpu.host_target()
+    module = parse(text)
+    (func,) = ir.functions(module).values()
+    (kernel,) = k.launches(func)
+    for name, value in attributes.items():
+        if value is None:
+            kernel.properties.pop(name, None)
+        else:
+            kernel.properties[name] = ir.Literal.of(value)
+    llvm = Module(vector_bits=target.vector_bits)
+    emit_kernel(llvm, kernel, target, "kernel")
+    source = str(llvm)
+    loaded = cpu.load([cpu.compile_text(source, target)])
+    return Compiled(module, func, kernel, source, target, loaded)
+
+
+def same_bits(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
+    """Whether results are equal bit by bit."""
+    return all(
+        torch.equal(x.contiguous().view(torch.uint8), y.contiguous().view(torch.uint8))
+        for x, y in zip(a, b, strict=True)
+    )
