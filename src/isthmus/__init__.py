@@ -1,1 +1,33 @@
 """Isthmus: an ahead-of-time compiler for PyTorch programs, training steps above all."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from isthmus.diagnostics import CompileError, UnsupportedError
+    from isthmus.driver.api import compile, reset
+    from isthmus.runtime.call import last_call_native
+
+_PUBLIC = {
+    "compile": "isthmus.driver.api",
+    "reset": "isthmus.driver.api",
+    "last_call_native": "isthmus.runtime.call",
+    "CompileError": "isthmus.diagnostics",
+    "UnsupportedError": "isthmus.diagnostics",
+}
+
+__version__ = "0.1.0"
+__all__ = ["CompileError", "UnsupportedError", "compile", "last_call_native", "reset"]
+
+
+def __getattr__(name: str) -> object:
+    """Load what is asked for: the text tools need neither torch nor LLVM."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'isthmus' has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -50,5 +50,9 @@ class UnsupportedError(CompileError):
     """A construct that has no compiled form yet; under `fullgraph=True` it is raised."""
 
 
+class RefusedError(CompileError, RuntimeError):
+    """A program that eager refuses too, with a RuntimeError."""
+
+
 class IRError(CompileError):
     """IR that breaks a rule of its dialect; raised by verifiers and stage checks."""

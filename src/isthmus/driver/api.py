@@ -1,0 +1,130 @@
+"""`isthmus.compile` and its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar, cast, overload
+
+import torch
+from torch import fx
+
+from isthmus.driver.artifacts import log
+from isthmus.driver.options import Options
+from isthmus.driver.session import Session
+from isthmus.frontend.capture_dynamo import CaptureLog, DynamoBackend, compile_with_dynamo
+
+CallableT = TypeVar("CallableT", bound=Callable[..., object])
+
+
+@overload
+def compile(
+    model: CallableT,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str = "native",
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+    disable: bool = False,
+    capture: str = "dynamo",
+) -> CallableT: ...
+
+
+@overload
+def compile(
+    model: None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str = "native",
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+    disable: bool = False,
+    capture: str = "dynamo",
+) -> Callable[[CallableT], CallableT]: ...
+
+
+def compile(
+    model: CallableT | None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str = "native",
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+    disable: bool = False,
+    capture: str = "dynamo",
+) -> CallableT | Callable[[CallableT], CallableT]:
+    """Compile a function or module; nothing is compiled before the first call.
+
+    The arguments are torch.compile's: `fullgraph` makes a graph break an error; `dynamic` None makes a size symbolic
+    when it changes, True from the first call, False never; `disable` gives eager behaviour. `backend` is "native",
+    "interpret" (all passes, run by the reference interpreter) or "eager" (capture only). `options`: the fields of
+    `isthmus.driver.options.Options`. `capture` is "dynamo" (guards, graph breaks) or "trace" (direct tracing: one
+    graph, cheaper calls). Usable as a decorator with or without arguments.
+
+    Raises ValueError on unknown options; at the first call CompileError for what has no compiled form under
+    `fullgraph`, and eager's own exceptions for what eager refuses.
+    """
+    if model is None:
+        return lambda function: compile(
+            function,
+            fullgraph=fullgraph,
+            dynamic=dynamic,
+            backend=backend,
+            mode=mode,
+            options=options,
+            disable=disable,
+            capture=capture,
+        )
+    chosen = Options(backend=backend, fullgraph=fullgraph, dynamic=dynamic).with_settings(mode, options)
+    if disable:
+        return model
+    compiled, _ = compile_in(Session(chosen), model, capture)
+    return compiled
+
+
+def compile_in(session: Session, model: CallableT, capture: str) -> tuple[CallableT, CaptureLog]:
+    """Compile within a session; gives the compiled object and the log of what capture does."""
+    chosen, notes = session.options, CaptureLog()
+    if capture == "trace":
+        from isthmus.frontend.capture_trace import compile_with_trace
+
+        compiled = compile_with_trace(model, session.compile_captured, dynamic=chosen.dynamic, log=notes)
+    elif capture == "dynamo":
+        compiled = compile_with_dynamo(
+            model, session.compile_captured, fullgraph=chosen.fullgraph, dynamic=chosen.dynamic, log=notes
+        )
+    else:
+        raise ValueError(f"capture={capture!r} is none of 'dynamo', 'trace'")
+    return cast(CallableT, compiled), notes
+
+
+def dynamo_backend(
+    graph: fx.GraphModule,
+    example_inputs: Sequence[object],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+) -> Callable[..., Sequence[object]]:
+    """What `torch.compile(f, backend="isthmus")` calls with each graph."""
+    session = Session(Options().with_settings(mode, options))
+    return DynamoBackend(session.compile_captured)(graph, example_inputs)
+
+
+def reset() -> None:
+    """Forget every compiled program of this process (Dynamo's too) and the memory they keep."""
+    from isthmus.runtime import arena
+
+    torch._dynamo.reset()
+    release = getattr(arena, "release_all", None)
+    if release is not None:
+        release()
+
+
+def report_recompiles(notes: CaptureLog) -> None:
+    """Print the reasons for recompiles to whoever asked by ISTHMUS_LOGS."""
+    log("recompiles", "\n".join(notes.recompiles))
+
+
+__all__ = ["compile", "dynamo_backend", "reset"]
