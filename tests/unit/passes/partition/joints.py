@@ -11,7 +11,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from isthmus import ir
 from isthmus.dialects.prim import Emitter
-from isthmus.dialects.signature import Argument, Result, Signature
+from isthmus.dialects.signature import Argument, Result, Signature, saved_sources
 from isthmus.passes.partition.network import Plan
 from isthmus.passes.partition.partition import plan_partition
 from isthmus.passes.partition.split import Halves
@@ -73,16 +73,19 @@ def check(func: FuncOp, strategy: str = "min-cut", seed: int = 0) -> tuple[Plan,
     primals = [a.clone() for a, r in zip(arguments, signature.arguments, strict=True) if r.tangent is None]
     results = run(halves.forward, primals)
     roles = Signature.of(halves.forward).results
-    kept_values = {r.saved: v.clone() for r, v in zip(roles, results, strict=True) if r.saved is not None}
+    handed = {r.saved: v.clone() for r, v in zip(roles, results, strict=True) if r.saved is not None}
+    given = [v.clone() for v, r in zip(results, roles, strict=True) if r.saved is None]
+    for j, (kind, i) in enumerate(saved_sources(halves.forward)):
+        if kind == "argument":  # the tensor itself is kept, not a copy
+            handed[j] = primals[i]
     for r, v in zip(roles, results, strict=True):
         if r.mutated is not None:  # the copy-back comes before backward
-            primals[r.mutated].copy_(v)
-    given = [v for v, r in zip(results, roles, strict=True) if r.saved is None]
+            primals[r.mutated].copy_(v.clone())
     if halves.backward is not None:
         tangents = {r.tangent: a for a, r in zip(arguments, signature.arguments, strict=True)}
         takes = Signature.of(halves.backward).arguments
         given += run(
-            halves.backward, [kept_values[r.saved] if r.saved is not None else tangents[r.tangent] for r in takes]
+            halves.backward, [handed[r.saved] if r.saved is not None else tangents[r.tangent] for r in takes]
         )
     for mine, theirs in zip(given, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True)
