@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from demo.measure import Compile, Progress, Run, train
 
 BATCH = 8
-STEPS = 150
+STEPS = 300
 CHARACTERS = 1_000_000
 """How much text is read."""
 
