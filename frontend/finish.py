@@ -16,6 +16,7 @@ from isthmus.dialects import aten
 from isthmus.dialects.signature import Argument, Result, Signature
 from isthmus.frontend.captured import Captured, Input
 from isthmus.frontend.encode import encode_plain
+from isthmus.frontend.overlap import relation
 from isthmus.frontend.recorder import Recorder
 from isthmus.ir import Literal, LiteralValue
 
@@ -100,25 +101,8 @@ def _rebound(index: int) -> Result:
 
 
 def _shares(examples: Sequence[object]) -> list[tuple[int, ...]]:
-    spans = [_span(x) if isinstance(x, Tensor) else None for x in examples]
-    return [
-        tuple(j for j in range(i) if (other := spans[j]) and mine and _overlap(mine, other))
-        for i, mine in enumerate(spans)
-    ]
-
-
-def _span(tensor: Tensor) -> tuple[int, int, int] | None:
-    """Storage, first and last byte."""
-    if tensor.layout != torch.strided or 0 in tensor.shape:
-        return None
-    reach = sum((int(n) - 1) * int(s) for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    start = int(tensor.storage_offset()) * tensor.element_size()
-    storage = tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
-    return storage, start, start + (reach + 1) * tensor.element_size()
-
-
-def _overlap(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
-    return a[0] == b[0] and a[1] < b[2] and b[1] < a[2]
+    pairs = relation([(i, x) for i, x in enumerate(examples) if isinstance(x, Tensor)])
+    return [tuple(a for a, b in pairs if b == i) for i in range(len(examples))]
 
 
 def _symbol(recorder: Recorder, fake: object) -> str | None:

@@ -1,0 +1,219 @@
+"""Capture by torch.compile's Dynamo: its guards, graph breaks and recompiles, our compiler behind it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+import torch._dynamo
+from torch import fx
+from torch._dynamo import config as dynamo_config
+from torch._dynamo.exc import ShortenTraceback
+
+from isthmus.diagnostics import CompileError, SourceLocation, UnsupportedError
+from isthmus.frontend import overlap
+from isthmus.frontend.captured import Captured, CompileCaptured, Compiled
+from isthmus.frontend.import_fx import import_graph
+from isthmus.frontend.locations import from_stack_trace, is_library
+
+SETTINGS: Mapping[str, bool] = {
+    name: True for name in ("trace_autograd_ops", "allow_rnn") if hasattr(dynamo_config, name)
+}
+"""On while Dynamo traces for us: gradients and recurrent networks stay in the graph (older torch lacks the first)."""
+
+
+# ---- What happened, for explain
+
+
+@dataclass(frozen=True)
+class GraphBreak:
+    """Where Dynamo ended a graph before the function's end, and why."""
+
+    reason: str
+    location: SourceLocation | None
+
+
+@dataclass
+class CapturedGraph:
+    """One graph that Dynamo handed over."""
+
+    name: str
+    location: SourceLocation | None
+    operations: int
+    captured: Captured | None = None
+    fallback: CompileError | None = None
+    """Why the graph runs as torch's own; None when it was compiled."""
+
+
+@dataclass
+class CaptureLog:
+    """Everything capture did for one compiled function, in order."""
+
+    graphs: list[CapturedGraph] = field(default_factory=list[CapturedGraph])
+    breaks: list[GraphBreak] = field(default_factory=list[GraphBreak])
+    guards: list[str] = field(default_factory=list[str])
+    recompiles: list[str] = field(default_factory=list[str])
+
+
+# ---- The backend
+
+
+class DynamoBackend:
+    """What Dynamo calls with each graph; gives what runs instead of it.
+
+    A graph without a compiled form runs as torch's own, noted in `log`; with `fullgraph` the error is raised.
+    """
+
+    def __init__(
+        self,
+        compile_captured: CompileCaptured,
+        *,
+        fullgraph: bool = False,
+        log: CaptureLog | None = None,
+    ) -> None:
+        self.compile_captured = compile_captured
+        self.fullgraph = fullgraph
+        self.log = log or CaptureLog()
+
+    compiler_name = "isthmus"
+
+    def __call__(
+        self, graph: fx.GraphModule, example_inputs: Sequence[object], **options: object
+    ) -> Callable[..., Sequence[object]]:
+        """Import one graph and compile it; `options` are those of torch.compile, read by the driver."""
+        entry = CapturedGraph(f"graph_{len(self.log.graphs)}", _first_location(graph), _operations(graph))
+        self.log.graphs.append(entry)
+        self._note_break(graph)
+        try:
+            captured = import_graph(graph, example_inputs, name=entry.name)
+            entry.captured = captured
+            compiled = self.compile_captured(captured)
+            check = overlap.check_of(captured, example_inputs)
+            return _positional(overlap.checked(compiled, check, graph.forward) if check else compiled)
+        except CompileError as error:
+            if self.fullgraph or not isinstance(error, UnsupportedError):
+                raise visible(error) from error
+            entry.fallback = error
+            return graph.forward
+
+    def _note_break(self, graph: fx.GraphModule) -> None:
+        reason = getattr(graph, "compile_subgraph_reason", None)
+        if reason is None or not reason.graph_break:
+            return
+        frames = [f for f in reason.user_stack if not is_library(f.filename)] or list(reason.user_stack)
+        place = SourceLocation(frames[-1].filename, frames[-1].lineno or 0) if frames else None
+        self.log.breaks.append(GraphBreak(str(reason.reason).splitlines()[0], place))
+
+
+def _positional(compiled: Compiled) -> Callable[..., Sequence[object]]:
+    def run(*args: object) -> Sequence[object]:
+        return compiled(list(args))  # pyright: ignore[reportArgumentType]
+
+    return run
+
+
+def _first_location(graph: fx.GraphModule) -> SourceLocation | None:
+    traces = (n.meta.get("stack_trace") for n in graph.graph.nodes if n.op not in ("placeholder", "output"))
+    return next((place for place in map(from_stack_trace, traces) if place), None)
+
+
+def _operations(graph: fx.GraphModule) -> int:
+    return sum(n.op.startswith("call_") for n in graph.graph.nodes)
+
+
+# ---- Entry
+
+
+def compile_with_dynamo(
+    function: Callable[..., object],
+    compile_captured: CompileCaptured,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    disable: bool = False,
+    log: CaptureLog | None = None,
+    recompile_limit: int | None = 64,
+) -> Callable[..., object]:
+    """Give the function or module compiled by `compile_captured`; nothing happens before its first call.
+
+    The arguments are torch.compile's. CompileError where the program has no compiled form and `fullgraph` is set;
+    Dynamo's own errors (graph breaks under `fullgraph`, guards) as torch.compile gives them.
+    """
+    log = log or CaptureLog()
+    backend = DynamoBackend(compile_captured, fullgraph=fullgraph, log=log)
+    accepted = inspect.signature(torch._dynamo.eval_frame._optimize).parameters
+    extra: dict[str, Any] = {}
+    if "recompile_limit" in accepted and recompile_limit is not None:
+        extra["recompile_limit"] = recompile_limit
+    optimize = torch._dynamo.optimize(
+        backend,  # pyright: ignore[reportArgumentType]
+        nopython=fullgraph,
+        dynamic=dynamic,
+        disable=disable,
+        guard_export_fn=lambda guards: _note_guards(log, guards),
+        guard_fail_fn=lambda failure: log.recompiles.append(str(failure.reason)),
+        **extra,
+    )
+    if not disable:
+        _set_while_tracing(optimize)
+    return optimize(function)
+
+
+def _note_guards(log: CaptureLog, guards: object) -> None:
+    for guard in cast("set[Any]", guards):
+        kind = guard.create_fn_name()
+        log.guards.append(f"{guard.name} {kind}" if guard.name else kind)
+    log.guards.sort()
+
+
+def _set_while_tracing(context: object) -> None:
+    """Switch our settings on whenever Dynamo traces for this function.
+
+    `backend_ctx_ctor` would do it around every call, at several times the price of the call itself.
+    """
+    callback = getattr(context, "callback", None)
+    if callback is None or not SETTINGS:
+        return
+    context.callback = _Settings(callback)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class _Settings:
+    """Dynamo's callback for a frame to be traced, inside of our settings."""
+
+    def __init__(self, callback: Callable[..., object]) -> None:
+        self._torchdynamo_orig_backend = callback
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        with dynamo_config.patch(dict(SETTINGS)):
+            return self._torchdynamo_orig_backend(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._torchdynamo_orig_backend, name)
+
+
+# ---- Errors
+
+
+def visible(error: CompileError) -> CompileError:
+    """Give the error in a form that passes through Dynamo as itself."""
+
+    class Visible(type(error), ShortenTraceback):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.__dict__.update(error.__dict__)
+            self.first_useful_frame = None
+            RuntimeError.__init__(self, error.render())
+
+    Visible.__name__ = Visible.__qualname__ = type(error).__name__
+    Visible.__module__ = type(error).__module__
+    return Visible()
+
+
+@contextmanager
+def settings() -> Generator[None]:
+    """What must be on while Dynamo traces; for callers that drive Dynamo themselves."""
+    with dynamo_config.patch(dict(SETTINGS)):
+        yield
