@@ -37,14 +37,18 @@ class Lowering:
     record: Record
     make_executable: MakeExecutable
     derivative_of: Callable[..., object] | None = None
-    reports: dict[str, object] = field(default_factory=dict[str, object])
+    stages: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
+    """The program after each stage, by artifact name (only the first order)."""
+    kernels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
+    """Function name -> its kernels, once it was lowered."""
 
     def to_prim(self, module: ModuleOp) -> ModuleOp:
         """Lower a captured aten module to primitives, in place."""
         self.record.restart()
         self.run(module, "functionalize", "functional")
-        table = "" if self.options.decompositions == "default" else ",table=none"
+        table = "" if self.options.decompositions == "default" else " table=none"
         self.run(module, f"decompose{{to=prim{table}}}", "prim")
+        self.stages["prim"] = module
         return module
 
     def node(self, prim: ModuleOp, level: int = 0) -> TapeNode:
@@ -64,7 +68,8 @@ class Lowering:
         forward, backward = only(halves, "forward"), only(halves, "backward")
         self.record.stage(forward_name, "forward", forward)
         self.record.stage(forward_name.replace("forward", "backward"), "backward", backward)
-        self.reports["joint"], self.reports["forward"], self.reports["backward"] = joint, forward, backward
+        for name, stage in (("joint", joint), ("forward", forward), ("backward", backward)):
+            self.stages.setdefault(name, stage)
         convention = convention_of(ir.function(forward, "forward"), ir.function(backward, "backward"))
         return TapeNode(
             convention,

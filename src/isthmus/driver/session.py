@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 import torch
 from xdsl.dialects.builtin import ModuleOp
 
 from isthmus import ir
+from isthmus.dialects.signature import Signature
 from isthmus.driver.artifacts import Record, log
-from isthmus.driver.lowering import Lowering
+from isthmus.driver.lowering import Lowering, MakeExecutable
 from isthmus.driver.native import make_native
 from isthmus.driver.options import Options
 from isthmus.frontend.captured import Captured, Compiled
@@ -33,6 +35,11 @@ class Program:
     captured: Captured
     lowering: Lowering
     node: TapeNode | None = None
+
+    @property
+    def stages(self) -> Mapping[str, ModuleOp]:
+        """The program at each stage that was reached."""
+        return {"graph": self.captured.module, **self.lowering.stages}
 
 
 @dataclass
@@ -59,12 +66,12 @@ class Session:
         log("times", lambda: times_table(record), record.graph)
         return _call(program.node, captured.constants)
 
-    def _executable_maker(self, record: Record):
+    def _executable_maker(self, record: Record) -> MakeExecutable:
         def make(module: ModuleOp, name: str) -> Executable:
             with compiling():
                 func = ir.function(module, name)
                 if self.options.backend == "interpret":
-                    return interpreted(func, module=module)
+                    return cast(Executable, interpreted(func, module=module))
                 return make_native(module, name, self.options, record)
 
         return make
@@ -73,10 +80,10 @@ class Session:
 def _call(node: TapeNode, constants: Sequence[torch.Tensor]) -> Compiled:
     function = CompiledFunction(node.convention, node)
     if not constants:
-        return function  # pyright: ignore[reportReturnType]
+        return cast(Compiled, function)
 
     def call(arguments: list[CapturedValue]) -> Sequence[CapturedValue]:
-        return function([*arguments, *constants])  # pyright: ignore[reportReturnType]
+        return cast(Sequence[CapturedValue], function([*arguments, *constants]))
 
     return call
 
@@ -84,20 +91,20 @@ def _call(node: TapeNode, constants: Sequence[torch.Tensor]) -> Compiled:
 def _captured_only(captured: Captured) -> Compiled:
     """Run the captured program itself, on torch's tape."""
     func = ir.function(captured.module, "main")
-    run = interpreted(func, module=captured.module)
-    from isthmus.dialects.signature import Signature
-
+    run = cast(Executable, interpreted(func, module=captured.module))
     outputs = Signature.of(func).user_outputs or ()
 
     def call(arguments: list[CapturedValue]) -> Sequence[CapturedValue]:
         given = [*arguments, *captured.constants]
         results = run(given)
-        return [_user_output(entry, given, results) for entry in outputs]
+        return [cast(CapturedValue, _user_output(entry, given, results)) for entry in outputs]
 
     return call
 
 
-def _user_output(entry: tuple[ir.LiteralValue, ...], arguments: list[CapturedValue], results: list[torch.Tensor]):
+def _user_output(
+    entry: tuple[ir.LiteralValue, ...], arguments: Sequence[object], results: list[torch.Tensor]
+) -> object:
     kind, what, *_ = entry
     if kind == "constant":
         return what
@@ -107,10 +114,6 @@ def _user_output(entry: tuple[ir.LiteralValue, ...], arguments: list[CapturedVal
 
 def without_gradients(module: ModuleOp) -> None:
     """Drop the wish for gradients: the program was captured where none are recorded."""
-    from dataclasses import replace
-
-    from isthmus.dialects.signature import Signature
-
     func = ir.function(module, "main")
     signature = Signature.of(func)
     arguments = tuple(replace(a, wants_gradient=False) for a in signature.arguments)

@@ -1,0 +1,171 @@
+"""What happened to a program: graphs, breaks, guards, kernels, library calls, fallbacks, saved values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from io import StringIO
+from typing import cast
+
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from xdsl.dialects.builtin import ModuleOp
+
+from isthmus import ir
+from isthmus.dialects import aten, kernel, prim
+from isthmus.driver.api import compile_in
+from isthmus.driver.options import Options
+from isthmus.driver.session import Program, Session
+from isthmus.frontend.capture_dynamo import CaptureLog
+from isthmus.passes.partition.explain import Explanation as Cut
+from isthmus.passes.partition.explain import explain_partition
+
+
+@dataclass(frozen=True)
+class Direction:
+    """One compiled function: what runs when it is called."""
+
+    name: str
+    kernels: int
+    library_calls: Counter[str]
+    refused: tuple[tuple[str, str], ...]
+    """Kernel that was not joined with its neighbour, and the reason."""
+
+
+@dataclass(frozen=True)
+class GraphReport:
+    """One captured graph, from the operators of the user's program to what runs."""
+
+    name: str
+    where: str
+    operators: Counter[str]
+    primitives: int
+    fallbacks: Counter[str]
+    """Operators without a rule, which run as library calls with torch's own derivative."""
+    directions: tuple[Direction, ...]
+    cut: Cut | None
+    milliseconds: dict[str, float]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that compiling and running a program once has shown; `str` gives it as text."""
+
+    graphs: tuple[GraphReport, ...]
+    breaks: tuple[str, ...] = ()
+    guards: tuple[str, ...] = ()
+    recompiles: tuple[str, ...] = ()
+    uncompiled: tuple[str, ...] = field(default=())
+    """Graphs that run as torch's own, and why."""
+
+    def __str__(self) -> str:
+        stream = StringIO()
+        console = Console(file=stream, width=120)
+        for part in self.render():
+            console.print(part, highlight=False, markup=False)
+        return stream.getvalue()
+
+    def render(self) -> list[Table | str]:
+        """Give the parts of the report for a rich console."""
+        parts: list[Table | str] = [f"{_count(len(self.graphs), 'graph')}, {_count(len(self.breaks), 'graph break')}"]
+        parts += [f"  break: {b}" for b in self.breaks]
+        parts += [f"  not compiled: {u}" for u in self.uncompiled]
+        parts += [f"  compiled again: {r}" for r in self.recompiles]
+        for graph in self.graphs:
+            parts += _graph_parts(graph)
+        if self.guards:
+            parts.append(f"\nGuards ({len(self.guards)})")
+            parts += [f"  {g}" for g in self.guards]
+        return parts
+
+
+def explain(function: Callable[..., object], *, capture: str = "dynamo", **settings: object) -> Callable[..., Report]:
+    """Give a function that compiles `function`, runs it once (backward included) and reports.
+
+    `isthmus.explain(model)(x, y)`; `settings` are the options of `isthmus.compile`. The gradients that the run leaves
+    in `.grad` are those of the sum of all differentiable outputs.
+    """
+    session = Session(Options().with_settings(None, settings))
+    compiled, notes = compile_in(session, function, capture)
+
+    def run(*args: object, **kwargs: object) -> Report:
+        outputs = compiled(*args, **kwargs)
+        found = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.requires_grad]
+        if found:
+            sum((t.real if t.is_complex() else t).sum() for t in found).backward()  # pyright: ignore
+        return report(session, notes)
+
+    return run
+
+
+def report(session: Session, notes: CaptureLog) -> Report:
+    """Put together what a session and its capture know."""
+    return Report(
+        tuple(_graph(p) for p in session.programs),
+        tuple(f"{b.location or 'unknown place'}: {b.reason}" for b in notes.breaks),
+        tuple(notes.guards),
+        tuple(notes.recompiles),
+        tuple(f"{g.location or g.name}: {g.fallback}" for g in notes.graphs if g.fallback is not None),
+    )
+
+
+def _graph(program: Program) -> GraphReport:
+    stages = program.lowering.stages
+    main = ir.function(program.captured.module, "main")
+    calls = Counter(op.overload for op in main.walk() if isinstance(op, aten.CallOp))
+    lowest = stages.get("joint") or stages.get("prim")
+    ops = list(lowest.walk()) if lowest is not None else []
+    fallbacks = Counter(str(op.callee.data) for op in ops if isinstance(op, prim.OpaqueOp))
+    cut = None
+    if "joint" in stages:
+        cut = explain_partition(ir.function(stages["joint"], "joint"), program.lowering.options.strategy)
+    return GraphReport(
+        program.captured.name,
+        str(program.captured.location or ""),
+        calls,
+        sum(isinstance(op, prim.PrimOp) for op in ops),
+        fallbacks,
+        tuple(_direction(name, module) for name, module in program.lowering.kernels.items()),
+        cut,
+        dict(program.lowering.record.milliseconds),
+        program.captured.notes,
+    )
+
+
+def _direction(name: str, module: ModuleOp) -> Direction:
+    fused = [op for op in module.walk() if isinstance(op, kernel.FusedOp)]
+    calls = Counter(str(ir.literal(op, "symbol")) for op in module.walk() if isinstance(op, kernel.ExternOp))
+    refused: list[tuple[str, str]] = []
+    for op in fused:
+        entries = cast(tuple[tuple[object, object], ...], ir.literal(op, "refused") or ())
+        refused += [(str(producer), str(reason)) for producer, reason in entries]
+    return Direction(name, len(fused), calls, tuple(refused))
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" + ("" if n == 1 else "s")
+
+
+def _counted(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} x{n}" if n > 1 else name for name, n in counter.most_common()) or "none"
+
+
+def _graph_parts(graph: GraphReport) -> list[Table | str]:
+    parts: list[Table | str] = [f"\n{graph.name} {graph.where}".rstrip()]
+    parts.append(f"  {_count(graph.operators.total(), 'operator')} -> {_count(graph.primitives, 'primitive')}")
+    for direction in graph.directions:
+        calls = direction.library_calls
+        parts.append(f"  {direction.name}: {_count(direction.kernels, 'kernel')}, library calls: {_counted(calls)}")
+        parts += [f"    not fused with {producer}: {reason}" for producer, reason in direction.refused]
+    parts.append(f"  fallbacks: {_counted(graph.fallbacks)}")
+    parts += [f"  note: {note}" for note in graph.notes]
+    if graph.cut is not None:
+        parts.append(graph.cut.table())
+    total = sum(graph.milliseconds.values())
+    stages = ", ".join(f"{name} {ms:.1f}" for name, ms in graph.milliseconds.items())
+    parts.append(f"  compiled in {total:.0f} ms: {stages}")
+    return parts
