@@ -7,7 +7,8 @@ Before:
     }
 After:
     func.func @joint(%x: tensor<4xf32> {autodiff.primal, autodiff.wants_gradient},
-                     %t: tensor<4xf32> {autodiff.tangent = 0}) -> (tensor<4xf32> {autodiff.output}, tensor<4xf32> {autodiff.gradient = 0}) {
+                     %t: tensor<4xf32> {autodiff.tangent = 0})
+        -> (tensor<4xf32> {autodiff.output}, tensor<4xf32> {autodiff.gradient = 0}) {
       %y = prim.sin %x : tensor<4xf32>
       %c = prim.cos %x : tensor<4xf32>
       %g = prim.mul %t, %c : tensor<4xf32>

@@ -95,7 +95,7 @@ def check_orders(
         signature = Signature.of(joint)
         outputs = [k for k, r in enumerate(signature.results) if r.output]
         tracked_by_torch = {k for k in outputs if expected[k].requires_grad}
-        assert set(signature.tangents) == tracked_by_torch or order > 1 and set(signature.tangents) < tracked_by_torch
+        assert set(signature.tangents) == tracked_by_torch or (order > 1 and set(signature.tangents) < tracked_by_torch)
         seeds = cotangents([expected[k] for k in signature.tangents], order)
         given = [*(t.detach() for t in leaves), *seeds]
         results = run(joint, given)
@@ -114,7 +114,7 @@ def check_orders(
         for i, gradient in by_argument.items():
             where = signature.gradients.get(i)
             if gradient is None:
-                assert where is None or order > 1 and not results[where].any(), f"argument {i} has no gradient"
+                assert where is None or (order > 1 and not results[where].any()), f"argument {i} has no gradient"
                 continue
             if where is None and order > 1 and not gradient.any():
                 continue  # torch follows masks where nothing depends on them
@@ -123,7 +123,9 @@ def check_orders(
         func = joint
         leaves = [*leaves, *tangent_leaves]
         expected = [by_argument[i] for i in signature.gradients]
-        expected = [torch.zeros_like(leaves[i]) if v is None else v for i, v in zip(signature.gradients, expected)]
+        expected = [
+            torch.zeros_like(leaves[i]) if v is None else v for i, v in zip(signature.gradients, expected, strict=True)
+        ]
         if not any(v.requires_grad for v in expected):
             break
     assert first is not None
