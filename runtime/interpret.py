@@ -26,7 +26,7 @@ from isthmus.sizes import Size, exact_quotient
 Listener: TypeAlias = Callable[[Operation, Sequence[Value]], None]
 """Called after each op, also inside regions, with its results."""
 
-_DIALECTS = ("elementwise", "shape", "reduce", "structured")
+_DIALECTS = ("elementwise", "shape", "reduce", "structured", "kernel")
 
 
 def run(

@@ -162,12 +162,13 @@ def scatter(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequence[
         places *= x.shape[dim]
     rest = front.shape[len(dims) :]
     rows = front.reshape(places, rest.numel()).clone()
-    combined = _combine_rows(rows, position.reshape(-1), updates.reshape(position.numel(), rest.numel()), kind)
+    combined = combine_rows(rows, position.reshape(-1), updates.reshape(position.numel(), rest.numel()), kind)
     back = sorted(range(x.dim()), key=lambda k: order[k])
     return (combined.reshape(front.shape).permute(back),)
 
 
-def _combine_rows(rows: Tensor, position: Tensor, updates: Tensor, kind: str) -> Tensor:
+def combine_rows(rows: Tensor, position: Tensor, updates: Tensor, kind: str) -> Tensor:
+    """Combine updates, in order, into the rows at these positions; in place."""
     if kind == "add":
         return rows.index_add_(0, position, updates)
     if kind == "set":

@@ -156,15 +156,19 @@ def rng(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequence[Valu
     count = 1
     for extent in shape:
         count *= extent
-    w0, w1, _, _ = philox(int(key), torch.arange(count) + literal_size(op, "offset", frame))
-    if literal_str(op, "kind") == "bits":
-        y = w0.to(dtype)
-    elif dtype is torch.float64:
-        y = ((w0 << 21) | (w1 >> 11)).to(torch.float64) * 2.0**-53
-    else:
-        bits = _UNIFORM_BITS[dtype]
-        y = ((w0 >> (32 - bits)).to(torch.float32) * 2.0**-bits).to(dtype)
-    return (y.reshape(shape),)
+    counter = torch.arange(count) + literal_size(op, "offset", frame)
+    return (random_elements(int(key), counter, literal_str(op, "kind"), dtype).reshape(shape),)
+
+
+def random_elements(key: int, counter: Tensor, kind: str, dtype: torch.dtype) -> Tensor:
+    """Give the random number of each counter (i64)."""
+    w0, w1, _, _ = philox(key, counter)
+    if kind == "bits":
+        return w0.to(dtype)
+    if dtype is torch.float64:
+        return ((w0 << 21) | (w1 >> 11)).to(torch.float64) * 2.0**-53
+    bits = _UNIFORM_BITS[dtype]
+    return ((w0 >> (32 - bits)).to(torch.float32) * 2.0**-bits).to(dtype)
 
 
 # ---- control flow

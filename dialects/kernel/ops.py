@@ -160,16 +160,19 @@ class LoadOp(BodyOp):
 
 @kernel_op
 class IndexOp(BodyOp):
-    """y = the one index of map, as i64: a position of the space, or a size"""
+    """y = the one index of map, as i64: a position of the space, a size; operands: v0, v1, ... of the map (i64)"""
 
     name = "kernel.index"
+    inputs = var_operand_def()
     map = prop_def(Map)
     y = result_def()
     traits = traits_def(Pure())
 
     def check(self) -> None:
         require(ir.dtype_of(self.y) == "i64", "gives an i64")
-        self.check_map(self.map, 1, 0, "an index")
+        dtypes = _types(ir.operands_of(self))
+        require(dtypes == ["i64"] * len(dtypes), "wants operands of i64")
+        self.check_map(self.map, 1, len(dtypes), "an index")
 
 
 @kernel_op

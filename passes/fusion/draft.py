@@ -205,6 +205,8 @@ class Draft:
                 return cast(list[Key], found)
             scan = cast(prim.CumulativeOp, node.op)
             dims = frozenset[int]().union(*(index[d].dims() for d in node.reduced))
+            if not dims:
+                return cast(list[Instr], found)[0]
             data = (scan.kind.data, dims, scan.reverse.data)
             return self.instr("cumulative", tuple(cast(list[Instr], found)), value_.dtype, data, node.op)
         if node.kind is Kind.WINDOW:
@@ -249,10 +251,12 @@ class Draft:
         if inside is not None:
             element = self.select(inside, element, self.constant(identity(kind, x.dtype), x.dtype))
         if not pool:
-            return self.instr("reduce", (element,), x.dtype, (kind, rows), op)
+            return self.instr("reduce", (element,), x.dtype, (kind, rows), op) if rows else element
         position = self.index(_linear([at[d] for d in dims], [x.shape[d] for d in dims]))
         if inside is not None:
             position = self.select(inside, position, self.constant((1 << 63) - 1, "i64"))
+        if not rows:
+            return element if value_ is node.results[0] else position
         pair = self.instr("reduce", (element, position), x.dtype, ("argmax", rows), op)
         return pair if value_ is node.results[0] else self.instr("second", (pair,), "i64", None, op)
 
@@ -385,10 +389,14 @@ class Draft:
         return bits
 
     def _load(self, value_: Value, index: Index, predicate: Instr | None) -> Instr:
-        args = tuple(self.checked(k) for k in sorted(frozenset[int]().union(*(e.values() for e in index))))
+        args = self._named(index)
         if predicate is not None:
             args = (*args, predicate)
         return self.instr("load", args, value_.dtype, (value_, index, predicate is not None), None)
+
+    def _named(self, index: Index) -> tuple[Instr, ...]:
+        """The checked indices that an index names, in order."""
+        return tuple(self._checks[k] for k in sorted(frozenset[int]().union(*(e.values() for e in index))))
 
     def _arith(self, op: prim.ElementwiseOp, dtype: str, args: object) -> Instr:
         operands = tuple(cast(list[Instr], args))
@@ -418,7 +426,7 @@ class Draft:
 
     def index(self, expr: Expr) -> Instr:
         """A position as i64."""
-        return self.instr("index", (), "i64", expr, None)
+        return self.instr("index", self._named((expr,)), "i64", expr, None)
 
     def convert(self, x: Instr, dtype: str, op: Operation | None = None) -> Instr:
         """x in another dtype."""

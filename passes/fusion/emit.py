@@ -161,7 +161,7 @@ class Emitter:
         self.block.add_op(op)
         return op
 
-    def map(self, index: Sequence[Expr], checks: Sequence[Instr] = ()) -> tuple[Map, list[SSAValue]]:
+    def map(self, index: Sequence[Expr]) -> tuple[Map, list[SSAValue]]:
         """Give the map of an index and the values that it names, numbered from v0."""
         numbers = sorted(frozenset[int]().union(*(e.values() for e in index)))
         renamed: list[Expr | None] = [None] * (max(numbers, default=-1) + 1)
@@ -210,8 +210,8 @@ class Emitter:
         expr = self.layout.expr(cast(Expr, instr.data))
         if not expr.terms and isinstance(expr.constant, int):
             return self.add(prim.ConstOp, (), ["i64"], {"value": Literal.of(expr.constant)}).results[0]
-        map_, _ = self.map((cast(Expr, instr.data),))
-        return self.add(kernel.IndexOp, (), ["i64"], {"map": map_}).results[0]
+        map_, values = self.map((cast(Expr, instr.data),))
+        return self.add(kernel.IndexOp, values, ["i64"], {"map": map_}).results[0]
 
     def arith(self, instr: Instr) -> SSAValue:
         op = cast(Operation, instr.op)
