@@ -6,9 +6,12 @@ captured aten --functionalize, decompose--> prim @main --differentiate, simplify
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from torch import Tensor
 from xdsl.dialects.builtin import FunctionType, ModuleOp, StringAttr
@@ -20,13 +23,13 @@ from isthmus.dialects import new_context
 from isthmus.dialects.signature import Argument, Result, Signature
 from isthmus.driver.artifacts import Record
 from isthmus.driver.conventions import convention_of, returned
+from isthmus.driver.native import make_native
 from isthmus.driver.options import Options
-from isthmus.passes.pipelines import PassFailure, module_text, parse_pass, pass_text
+from isthmus.passes.pipelines import KERNELS, PassFailure, module_text, parse_pass, pass_text
 from isthmus.runtime.autograd import TapeNode
+from isthmus.runtime.call import NativeProgram
 from isthmus.runtime.convention import Executable, Value
-
-MakeExecutable = Callable[[ModuleOp, str], Executable]
-"""Makes a function (by name) of a module at prim level callable."""
+from isthmus.runtime.interpret import interpreted
 
 
 @dataclass
@@ -35,7 +38,6 @@ class Lowering:
 
     options: Options
     record: Record
-    make_executable: MakeExecutable
     derivative_of: Callable[..., object] | None = None
     stages: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
     """The program after each stage, by artifact name (only the first order)."""
@@ -71,15 +73,30 @@ class Lowering:
         for name, stage in (("joint", joint), ("forward", forward), ("backward", backward)):
             self.stages.setdefault(name, stage)
         convention = convention_of(ir.function(forward, "forward"), ir.function(backward, "backward"))
+        run_forward = self.executable(forward, "forward")
         return TapeNode(
             convention,
-            self.make_executable(forward, "forward"),
-            lambda: self.make_executable(backward, "backward"),
+            run_forward,
+            lambda: self.executable(backward, "backward", run_forward),
             make_derivative=lambda: self.node(gradient_function(joint), level + 1),
             inference=Lazily(lambda: self._inference(prim)),
             higher_order=self.options.higher_order,
             name=f"Compiled{self.record.name.title().replace('_', '')}",
         )
+
+    def executable(self, module: ModuleOp, name: str, forward: Executable | None = None) -> Executable:
+        """Make a function at prim level callable: interpreted, or as machine code; a backward names its forward."""
+        with compiling():
+            if self.options.backend == "interpret":
+                return cast(Executable, interpreted(ir.function(module, name), module=module))
+            module = module.clone()
+            self.record.restart()
+            for text in KERNELS:
+                self.run(module, text, "kernels" if text == KERNELS[-1] else None)
+            self.kernels[name] = module
+            known = forward if isinstance(forward, NativeProgram) else None
+            func = ir.function(module, name)
+            return make_native(func, self.record, forward=known, use_cache=self.options.cache)
 
     def _inference_node(self, prim: ModuleOp) -> TapeNode:
         function = ir.function(prim, "main")
@@ -90,7 +107,7 @@ class Lowering:
         self.record.restart()
         self.run(alone, "simplify", None)
         self.record.stage("forward without gradients", "forward", alone)
-        return self.make_executable(alone, "main")
+        return self.executable(alone, "main")
 
     def run(self, module: ModuleOp, text: str, artifact: str | None) -> None:
         """Run one pass, show the result to whoever asked. PassFailure names the pass that fails and keeps the IR."""
@@ -108,6 +125,22 @@ class Lowering:
         if self.options.verify != "none":
             ir.verify(module)
         self.record.stage(current.name, artifact, module)
+
+
+_COMPILING = threading.RLock()
+
+
+@contextmanager
+def compiling() -> Generator[None]:
+    """Hold the compiler's lock and pause the cyclic garbage collector: IR is cyclic and young while we work."""
+    with _COMPILING:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_enabled:
+                gc.enable()
 
 
 class Lazily:

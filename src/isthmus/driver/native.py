@@ -2,14 +2,58 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import ModuleOp
+from collections.abc import Callable
+from importlib.metadata import version
 
-from isthmus.diagnostics import UnsupportedError
-from isthmus.driver.artifacts import Record
-from isthmus.driver.options import Options
-from isthmus.runtime.convention import Executable
+from xdsl.dialects.func import FuncOp
+
+from isthmus.codegen.cpu.kernel import emit_kernel
+from isthmus.codegen.cpu.program import program_text
+from isthmus.codegen.cpu.read_program import kernels_of, read_program
+from isthmus.codegen.llvm_text import Module
+from isthmus.dialects import kernel
+from isthmus.dialects.target import Target
+from isthmus.driver.artifacts import Record, log
+from isthmus.runtime import cache, cpu, library
+from isthmus.runtime.call import NativeProgram, external_symbols
+from isthmus.runtime.layout import native_facts
+
+EMITTER = "1"
+"""Changes whenever the same kernel gets other text; part of every cache key."""
 
 
-def make_native(module: ModuleOp, name: str, options: Options, record: Record) -> Executable:
-    """Compile a prim-level function of a module to machine code."""
-    raise UnsupportedError(f"@{name} has no native code yet", cure='compile with backend="interpret"')
+def make_native(
+    func: FuncOp, record: Record, *, forward: NativeProgram | None = None, use_cache: bool = True
+) -> NativeProgram:
+    """Compile a planned kernel-level function; a backward reads what is saved from the arena of its `forward`."""
+    target = cpu.host_target()
+    saved_at = dict(forward.program.saved_at) if forward else None
+    program = read_program(func, schema_of=library.schema_of, saved_at=saved_at)
+    kernels = kernels_of(func)
+    text = program_text(program, native_facts())
+    record.stage("emit", None, lambda: "")
+    log("llvm", lambda: "\n".join([text, *(kernel_text(k, target) for k in kernels.values())]), record.graph)
+    objects = [_object(f"{name}", lambda k=k: kernel_text(k, target), target, use_cache) for name, k in kernels.items()]
+    objects.append(_object(text, lambda: text, target, use_cache))
+    record.stage("compile", None, lambda: "")
+    loaded = cpu.load(objects, external_symbols())
+    log("asm", lambda: "\n".join(cpu.assembly(kernel_text(k, target), target) for k in kernels.values()), record.graph)
+    record.stage("load", None, lambda: "")
+    return NativeProgram(program, loaded)
+
+
+def kernel_text(op: kernel.FusedOp, target: Target) -> str:
+    """Give the LLVM text of one kernel."""
+    module = Module(vector_bits=target.vector_bits)
+    emit_kernel(module, op, target)
+    return str(module)
+
+
+def _object(key: str, text: Callable[[], str], target: Target, use_cache: bool) -> bytes:
+    def make() -> bytes:
+        return cpu.compile_text(text(), target)
+
+    if not use_cache:
+        return make()
+    whole = cache.digest(key, EMITTER, target.cpu, target.features, version("llvmlite"), version("isthmus"))
+    return cache.current().get_or_make(whole, make)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import threading
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -15,8 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from isthmus import ir
 from isthmus.dialects.signature import Signature
 from isthmus.driver.artifacts import Record, log
-from isthmus.driver.lowering import Lowering, MakeExecutable
-from isthmus.driver.native import make_native
+from isthmus.driver.lowering import Lowering, compiling
 from isthmus.driver.options import Options
 from isthmus.frontend.captured import Captured, Compiled
 from isthmus.frontend.captured import Value as CapturedValue
@@ -24,8 +20,6 @@ from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.boundary import CompiledFunction
 from isthmus.runtime.convention import Executable
 from isthmus.runtime.interpret import interpreted
-
-_COMPILING = threading.RLock()
 
 
 @dataclass
@@ -52,7 +46,7 @@ class Session:
     def compile_captured(self, captured: Captured) -> Compiled:
         """Lower a captured program down to the first call; the backward waits for its first use."""
         record = Record(captured.name)
-        lowering = Lowering(self.options, record, self._executable_maker(record))
+        lowering = Lowering(self.options, record)
         program = Program(captured, lowering)
         self.programs.append(program)
         with compiling():
@@ -65,16 +59,6 @@ class Session:
             program.node = lowering.node(prim)
         log("times", lambda: times_table(record), record.graph)
         return _call(program.node, captured.constants)
-
-    def _executable_maker(self, record: Record) -> MakeExecutable:
-        def make(module: ModuleOp, name: str) -> Executable:
-            with compiling():
-                func = ir.function(module, name)
-                if self.options.backend == "interpret":
-                    return cast(Executable, interpreted(func, module=module))
-                return make_native(module, name, self.options, record)
-
-        return make
 
 
 def _call(node: TapeNode, constants: Sequence[torch.Tensor]) -> Compiled:
@@ -118,19 +102,6 @@ def without_gradients(module: ModuleOp) -> None:
     signature = Signature.of(func)
     arguments = tuple(replace(a, wants_gradient=False) for a in signature.arguments)
     replace(signature, arguments=arguments).attach(func)
-
-
-@contextmanager
-def compiling() -> Generator[None]:
-    """Hold the compiler's lock and pause the cyclic garbage collector: IR is cyclic and young while we work."""
-    with _COMPILING:
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if was_enabled:
-                gc.enable()
 
 
 def times_table(record: Record) -> str:
