@@ -22,16 +22,16 @@ class ArenaPool:
     """Arenas of one compiled function on one device; safe to use from several threads."""
 
     def __init__(self, keep: int = 4, device: str = "cpu") -> None:
-        self._keep = keep
+        self.keep = keep
         self._device = torch.device(device)
-        self._free: list[Tensor] = []
+        self.free: list[Tensor] = []  # popped and appended to without a lock: each is one bytecode
         self._lock = threading.Lock()
         self._largest = 0
 
     def take(self, nbytes: int) -> Tensor:
         """Check out an arena of at least `nbytes` bytes; its content is undefined."""
         try:
-            arena = self._free.pop()  # one bytecode: no lock on the usual path
+            arena = self.free.pop()  # one bytecode: no lock on the usual path
         except IndexError:
             arena = None
         if arena is not None and arena.numel() >= nbytes:
@@ -45,8 +45,8 @@ class ArenaPool:
 
     def give(self, arena: Tensor) -> None:
         """Give an arena back; dropped where enough are kept, or a larger one is wanted since."""
-        if len(self._free) < self._keep and arena.numel() >= self._largest:
-            self._free.append(arena)
+        if len(self.free) < self.keep and arena.numel() >= self._largest:
+            self.free.append(arena)
 
     def lend(self, nbytes: int) -> Lease:
         """Check out an arena whose owner is an object: it returns when the object goes."""
@@ -54,12 +54,12 @@ class ArenaPool:
 
     def clear(self) -> None:
         """Drop the free arenas."""
-        self._free.clear()
+        self.free.clear()
 
     @property
     def free_bytes(self) -> int:
         """What is kept at the moment for calls to come."""
-        return sum(arena.numel() for arena in list(self._free))
+        return sum(arena.numel() for arena in list(self.free))
 
 
 class Lease:

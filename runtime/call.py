@@ -1,8 +1,28 @@
-"""The one native call of a compiled function, and whether the last call was one."""
+"""A compiled function at run time: one native call, on memory that is kept between calls.
+
+The usual call is one call of a builtin that reads the tensors itself (`@call`). Where it finds anything unusual, or
+cannot be used with this torch, Python looks at every argument, says what is wrong or lays it out anew, and calls
+`@run` with pointers.
+"""
 
 from __future__ import annotations
 
-from isthmus.runtime.convention import Executable
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from isthmus.diagnostics import IRError
+from isthmus.dialects.program import Argument, Buffer, KernelCall, Program, numbers
+from isthmus.runtime import handles, library
+from isthmus.runtime.arena import ArenaPool, Lease
+from isthmus.runtime.convention import Executable, Value
+from isthmus.runtime.cpu import Loaded
+from isthmus.runtime.fresh import coerce, has_strides
+from isthmus.runtime.interpret_table import DTYPES
+from isthmus.sizes import evaluate
 
 _last_native = False
 
@@ -20,3 +40,273 @@ def note_call(executable: Executable) -> None:
     """Record what kind of executable runs now."""
     global _last_native
     _last_native = bool(getattr(executable, "native", False))
+
+
+_RUN = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 6)
+_FASTCALL = 0x80
+_DIVISION_BY_ZERO = 127
+
+
+class _MethodDef(ctypes.Structure):
+    """CPython's PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+def external_symbols() -> dict[str, int]:
+    """Addresses that programs are linked with beside the functions that libraries export."""
+    return {
+        "isthmus_python": library.entry()[0],
+        "isthmus_tensor_type": id(Tensor),
+        "isthmus_parameter_type": id(torch.nn.Parameter),
+    }
+
+
+class NativeProgram:
+    """One direction, loaded: takes arguments, gives results as fresh tensors. Safe to call from several threads."""
+
+    fresh = True
+
+    def __init__(self, program: Program, loaded: Loaded) -> None:
+        self.program = program
+        self.native = all(library.is_native(c) for c in program.library_calls)
+        self._loaded = loaded
+        self._registered = library.Registered(program)
+        self._run = _RUN(loaded["run"])
+        self._temporaries = ArenaPool()
+        self._arenas = ArenaPool()
+        self._static_temporary = program.temporary_bytes if isinstance(program.temporary_bytes, int) else 0
+        self._saves_nothing = len(program.results) == program.kept and program.saved_bytes == 0
+        self._fast = self._make_builtin() if "call" in loaded else None
+
+    def _make_builtin(self) -> Callable[..., object]:
+        number = ctypes.c_int64.from_address(self._loaded["isthmus_program_number"])
+        number.value = self._registered.number
+        method = _MethodDef(b"call", self._loaded["call"], _FASTCALL, None)
+        make = ctypes.pythonapi.PyCFunction_NewEx
+        make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+        owned = (method, self._loaded)  # as the builtin's `self` they live as long as it does
+        return cast("Callable[..., object]", make(ctypes.addressof(method), owned, None))
+
+    # ---- the protocol of executables
+
+    def __call__(self, arguments: list[Value], /) -> list[Tensor]:
+        """Run; gives all results, saved intermediates as tensors of their own."""
+        if self._saves_nothing:
+            return self._fast_or_slow(arguments, None)
+        results, lease = self._save(arguments, everything=True)
+        del lease  # its memory stays with the views
+        return results
+
+    def save_in_arena(self, arguments: list[Value], /) -> tuple[list[Tensor], Lease | None]:
+        """Run; gives the results that the caller keeps, and the arena with the rest."""
+        return self._save(arguments, everything=False)
+
+    def run_from_arena(self, arguments: list[Value], arena: Tensor, /) -> list[Tensor]:
+        """Run with the saved intermediates where the forward left them."""
+        return self._fast_or_slow(arguments, arena)
+
+    @property
+    def saves_in_arena(self) -> bool:
+        """Whether all that is saved, but arguments and results, is in the arena."""
+        kept = {b.place for b in self.program.results[: self.program.kept]}
+        rest = self.program.results[self.program.kept :]
+        return all(b.place.kind in ("saved", "argument") or b.place in kept for b in rest)
+
+    # ---- calls
+
+    def _save(self, arguments: list[Value], *, everything: bool) -> tuple[list[Tensor], Lease | None]:
+        needed = self.program.saved_bytes
+        if not isinstance(needed, int):
+            needed = evaluate(needed, self._sizes(arguments))
+        lease = self._arenas.lend(needed) if needed else None
+        arena = lease.tensor if lease is not None else None
+        if everything:
+            return self._slow(arguments, arena, everything=True), lease
+        return self._fast_or_slow(arguments, arena), lease
+
+    def _fast_or_slow(self, arguments: list[Value], arena: Tensor | None) -> list[Tensor]:
+        if self._fast is None:
+            return self._slow(arguments, arena)
+        free = self._temporaries.free
+        # An arena that turns out too small sends the call to `_slow`, which replaces it.
+        try:
+            temporary = free.pop()
+        except IndexError:
+            temporary = self._temporaries.take(self._static_temporary)
+        try:
+            results = self._fast(temporary, arena, *arguments)
+        finally:
+            if len(free) < self._temporaries.keep:
+                free.append(temporary)
+        if type(results) is list:
+            return cast("list[Tensor]", results)
+        if results is None:
+            return self._slow(arguments, arena)
+        status, word = cast("tuple[int, int]", results)
+        raise self._error(status, word, self._sizes(self._checked(arguments, arena)))
+
+    def _slow(self, arguments: list[Value], arena: Tensor | None, *, everything: bool = False) -> list[Tensor]:
+        """Look at every argument, then run on pointers."""
+        program = self.program
+        values = self._checked(arguments, arena)
+        sizes = self._sizes(values)
+        self._check_sizes(values, sizes)
+        made = self._outputs(sizes)
+        temporary = self._temporaries.take(evaluate(program.temporary_bytes, sizes))
+        count = program.handles
+        words = (ctypes.c_uint64 * (count + 2))()
+        words[count] = self._registered.number
+        pointers = (ctypes.c_void_p * max(1, len(values)))(*(_address(v) for v in values))
+        outputs = (ctypes.c_void_p * max(1, len(program.results)))(
+            *(made[k].data_ptr() if k in made else None for k in range(len(program.results)))
+        )
+        numbers_ = (ctypes.c_int64 * max(1, len(sizes)))(*(sizes[s.name] for s in program.symbols))
+        try:
+            base = arena.data_ptr() if arena is not None else None
+            status = self._run(pointers, outputs, temporary.data_ptr(), base, numbers_, words)
+            if status:
+                raise self._error(status, ctypes.c_int64(words[count + 1]).value, sizes)
+            wanted = program.results if everything else program.results[: program.kept]
+            return [self._result(b, values, made, words, arena, sizes) for b in wanted]
+        finally:
+            self._temporaries.give(temporary)
+            for k in range(count):
+                if words[k]:
+                    handles.free(words[k])
+
+    def _result(
+        self,
+        buffer: Buffer,
+        arguments: Sequence[Value],
+        made: Mapping[int, Tensor],
+        words: ctypes.Array[ctypes.c_uint64],
+        arena: Tensor | None,
+        sizes: Mapping[str, int],
+    ) -> Tensor:
+        kind, at = buffer.place.kind, evaluate(buffer.place.at, sizes)
+        if kind == "output":
+            return made[at]
+        if kind == "argument":
+            return cast(Tensor, arguments[at])
+        if kind == "handle":
+            handle, words[at] = words[at], 0
+            return handles.take(handle)
+        assert kind == "saved" and arena is not None
+        return _typed(arena, at, buffer, sizes)
+
+    def _outputs(self, sizes: Mapping[str, int]) -> dict[int, Tensor]:
+        found: dict[int, Tensor] = {}
+        for buffer in self.program.results:
+            at = buffer.place.at
+            if buffer.place.kind == "output" and isinstance(at, int) and at not in found:
+                shape, strides = numbers(buffer.shape, sizes), numbers(buffer.strides, sizes)
+                found[at] = torch.empty_strided(shape, strides, dtype=DTYPES[buffer.dtype])
+        return found
+
+    # ---- looking closer
+
+    def _checked(self, arguments: Sequence[Value], arena: Tensor | None) -> list[Value]:
+        """The arguments in the order of the program; saved ones that are in the arena as its views."""
+        program = self.program
+        in_arena = arena is not None and any(a.saved is not None for a in program.arguments)
+        extra = len(program.extra_sizes) if in_arena else 0
+        missing = {k for k, a in enumerate(program.arguments) if in_arena and a.saved is not None}
+        wanted = len(program.arguments) - len(missing) + extra
+        if len(arguments) != wanted:
+            raise IRError(f"@{program.name} takes {wanted} arguments, not {len(arguments)}")
+        passed = iter(arguments)
+        found: list[Value] = [None if k in missing else next(passed) for k in range(len(program.arguments))]
+        sizes = self._sizes(found, dict(zip([s.name for s in program.extra_sizes], passed, strict=False)))
+        for k, (argument, value) in enumerate(zip(self.program.arguments, found, strict=True)):
+            if value is None and argument.saved is not None:
+                assert arena is not None
+                buffer = Buffer(self.program.results[0].place, argument.dtype, argument.shape, argument.strides)
+                found[k] = _typed(arena, evaluate(argument.saved, sizes), buffer, sizes)
+            elif not argument.is_size:
+                found[k] = self._tensor(k, argument, value, sizes)
+        return found
+
+    def _tensor(self, number: int, argument: Argument, value: Value, sizes: Mapping[str, int]) -> Tensor:
+        name = argument.name or f"argument {number}"
+        if not isinstance(value, Tensor):
+            raise IRError(f"@{self.program.name} wants a tensor for {name}, not a {type(value).__name__}")
+        if value.device.type != "cpu" or value.layout is not torch.strided or value.dtype != DTYPES[argument.dtype]:
+            raise IRError(
+                f"@{self.program.name} was compiled for {argument.dtype} on the CPU for {name}, not {value.dtype} on"
+                f" {value.device}"
+            )
+        if len(value.shape) != len(argument.shape):
+            raise IRError(f"@{self.program.name} wants {len(argument.shape)} dimensions of {name}, not {value.dim()}")
+        if value.is_conj() or value.is_neg():
+            value = value.resolve_conj().resolve_neg()
+        strides = numbers(argument.strides, sizes)
+        if value.numel() == 0 or has_strides(value, strides):
+            return value
+        if any(b.place.kind == "argument" and b.place.at == number for b in self._written()):
+            raise IRError(f"{name} is written in place and does not have the strides {list(strides)}")
+        return coerce(value, strides)
+
+    def _written(self) -> list[Buffer]:
+        return [b for step in self.program.steps if isinstance(step, KernelCall) for b in step.buffers[step.reads :]]
+
+    def _check_sizes(self, values: Sequence[Value], sizes: Mapping[str, int]) -> None:
+        for k, (argument, value) in enumerate(zip(self.program.arguments, values, strict=True)):
+            if isinstance(value, Tensor) and tuple(value.shape) != numbers(argument.shape, sizes):
+                wanted = list(numbers(argument.shape, sizes))
+                name = argument.name or f"argument {k}"
+                raise IRError(f"@{self.program.name} wants {wanted} for {name}, not {list(value.shape)}")
+
+    def _sizes(self, arguments: Sequence[Value], passed: Mapping[str, Value] | None = None) -> dict[str, int]:
+        """The values of the symbols; those in `passed` came as ints of their own."""
+        found: dict[str, int] = {}
+        for source in self.program.symbols:
+            value = (passed or {}).get(source.name, arguments[source.argument])
+            if isinstance(value, Tensor):
+                assert source.dimension is not None
+                found[source.name] = value.shape[source.dimension]
+            else:
+                found[source.name] = int(cast(int, value))
+        return found
+
+    def _error(self, status: int, word: int, sizes: Mapping[str, int]) -> BaseException:
+        """The exception of a failed step, as eager would raise it."""
+        error = library.raised()
+        if error is not None:
+            return error
+        step = self.program.steps[status - 1]
+        if isinstance(step, KernelCall) and step.checks is not None:
+            error = _kernel_error(step, word, sizes)
+            if step.location is not None:
+                error.add_note(f"from {step.location}")
+            return error
+        return RuntimeError(f"step {status} of @{self.program.name} failed")
+
+
+def _kernel_error(step: KernelCall, word: int, sizes: Mapping[str, int]) -> Exception:
+    check = (word >> 56) & 0xFF
+    if check == _DIVISION_BY_ZERO:
+        return RuntimeError("ZeroDivisionError")
+    index = word & ((1 << 56) - 1)
+    index -= (index >> 55) << 56
+    assert step.checks is not None
+    dimension, bound = step.checks[check - 1]
+    return IndexError(f"index {index} is out of bounds for dimension {dimension} with size {evaluate(bound, sizes)}")
+
+
+def _address(value: Value) -> int | None:
+    return value.data_ptr() if isinstance(value, Tensor) else None
+
+
+def _typed(arena: Tensor, at: int, buffer: Buffer, sizes: Mapping[str, int]) -> Tensor:
+    """A tensor of a buffer's dtype, shape and strides at an offset of an arena."""
+    dtype = DTYPES[buffer.dtype]
+    shape, strides = numbers(buffer.shape, sizes), numbers(buffer.strides, sizes)
+    span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
+    memory = arena[at : at + span * dtype.itemsize].view(dtype)
+    return memory.as_strided(shape, strides, memory.storage_offset())

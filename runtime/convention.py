@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
-from xdsl.dialects.func import FuncOp
-from xdsl.ir import BlockArgument
 
-from isthmus.diagnostics import IRError
-from isthmus.dialects.signature import Result, Signature, symbol_sources
 from isthmus.runtime.arena import Lease
 from isthmus.sizes import Dim
 
@@ -173,100 +169,5 @@ class Convention:
                 found[source.name] = value.shape[source.dimension]
         return found
 
-    @staticmethod
-    def of(forward: FuncOp, backward: FuncOp | None = None) -> Convention:
-        """Read the convention off the functions' roles; IRError where these make no pair."""
-        signature = Signature.of(forward)
-        node_results = [r for r in signature.results if r.saved is None]
-        count = len(node_results)
-        gradients, sources = _backward_of(backward) if backward is not None else ((), ())
-        tangents = {s.index for s in sources if s.kind == "tangent"}
-        uses = [any(True for _ in a.uses) for a in forward.body.block.args]
-        return Convention(
-            arguments=len(signature.arguments),
-            results=count,
-            outputs=_outputs(signature, node_results),
-            mutations=tuple(_mutation(k, r) for k, r in enumerate(node_results) if r.mutated is not None),
-            keys=tuple(i for i, a in enumerate(signature.arguments) if a.key),
-            symbols=tuple(SizeSource(n, i, d) for n, (i, d) in symbol_sources(forward).items()),
-            differentiable=tuple(sorted(tangents)),
-            saved=_saved(forward, signature, count),
-            backward=sources,
-            gradients=gradients,
-            names=tuple(a.source or "" for a in signature.arguments),
-            unused=frozenset(i for i, used in enumerate(uses) if not used),
-        )
-
-
-def _backward_of(backward: FuncOp) -> tuple[tuple[int, ...], tuple[Source, ...]]:
-    signature = Signature.of(backward)
-    sources: list[Source] = []
-    for position, argument in enumerate(signature.arguments):
-        if argument.saved is not None:
-            sources.append(Source("saved", argument.saved, strides=argument.strides))
-        elif argument.tangent is not None:
-            sources.append(Source("tangent", argument.tangent, strides=argument.strides))
-        elif argument.symbol is not None:
-            sources.append(Source("symbol", name=argument.symbol))
-        else:
-            raise IRError(f"argument {position} of the backward function is no saved value, tangent or size")
-    gradients = [r.gradient for r in signature.results]
-    if None in gradients:
-        raise IRError("a result of the backward function is no gradient")
-    return tuple(cast("list[int]", gradients)), tuple(sources)
-
-
-def _saved(forward: FuncOp, signature: Signature, count: int) -> tuple[Saved, ...]:
-    """Per saved value j its source, by the SSA value that the function returns for it."""
-    terminator = forward.body.block.last_op
-    assert terminator is not None
-    values = list(terminator.operands)
-    outputs = {v: k for k, v in reversed(list(enumerate(values[:count])))}
-    found: dict[int, Saved] = {}
-    for value, result in zip(values[count:], signature.results[count:], strict=True):
-        if result.saved is None:
-            raise IRError("saved values must be the last results of a forward function")
-        if isinstance(value, BlockArgument) and value.owner is forward.body.block:
-            found[result.saved] = Saved("argument", value.index)
-        elif value in outputs:
-            found[result.saved] = Saved("result", outputs[value])
-        else:
-            found[result.saved] = Saved("intermediate")
-    if list(found) != list(range(len(found))):
-        raise IRError("saved values must be listed in the order of their numbers")
-    return tuple(found.values())
-
-
-def _outputs(signature: Signature, results: list[Result]) -> tuple[UserOutput, ...]:
-    if signature.user_outputs is None:
-        return tuple(UserOutput("value", k) for k, r in enumerate(results) if r.mutated is None)
-    return tuple(_output(cast("tuple[object, ...]", entry)) for entry in signature.user_outputs)
-
-
-def _output(entry: tuple[object, ...]) -> UserOutput:
-    kind, what, *rest = entry
-    if kind == "constant":
-        return UserOutput("constant", value=what)
-    if kind not in ("value", "alias", "argument"):
-        raise IRError(f"{kind!r} is no kind of output")
-    chain = cast("tuple[tuple[object, ...], ...]", rest[0]) if rest else ()
-    return UserOutput(kind, cast(int, what), tuple(_view(step) for step in chain))
-
-
-def _view(step: tuple[object, ...]) -> View:
-    """`[op, arguments, [shape, strides, offset]]` or `[op, arguments, [..], result]`; op may be none."""
-    op, arguments, geometry, *rest = step
-    where = None if geometry is None else Geometry(*cast("tuple[tuple[Dim, ...], tuple[Dim, ...], Dim]", geometry))
-    result = cast(int, rest[0]) if rest else None
-    return View(cast(str, op or ""), cast("tuple[object, ...]", arguments), where, result)
-
-
-def _mutation(position: int, result: Result) -> Mutation:
-    assert result.mutated is not None
-    return Mutation(position, result.mutated, hidden=HIDDEN in result.extra)
-
-
-HIDDEN = "isthmus.hidden"
-"""Attribute of a `mutated` result: autograd does not see the write (`no_grad`, `detach`)."""
 
 MakeExecutable: TypeAlias = Callable[[], Executable]

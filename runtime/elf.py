@@ -8,14 +8,15 @@ from dataclasses import dataclass
 _SYMTAB = 2
 _UNDEFINED = 0
 _LOCAL = 0
+_OBJECT = 1
 _FUNCTION = 2
 
 
 @dataclass(frozen=True)
 class Symbols:
-    """Names of the functions that an object defines for others, and of all that it lacks."""
+    """Names of functions and variables that an object defines for others, and of all that it lacks."""
 
-    functions: tuple[str, ...]
+    defined: tuple[str, ...]
     undefined: tuple[str, ...]
 
 
@@ -36,7 +37,7 @@ def _read(data: bytes) -> Symbols:
     (sections,) = struct.unpack_from("<Q", data, 0x28)
     size, count = struct.unpack_from("<HH", data, 0x3A)
     headers = [struct.unpack_from("<IIQQQQII", data, sections + i * size) for i in range(count)]
-    functions: list[str] = []
+    defined: list[str] = []
     undefined: list[str] = []
     for _, kind, _, _, start, length, link, _ in headers:
         if kind != _SYMTAB:
@@ -50,6 +51,6 @@ def _read(data: bytes) -> Symbols:
             text = data[begin : data.index(b"\0", begin)].decode()
             if section == _UNDEFINED:
                 undefined.append(text)
-            elif info & 15 == _FUNCTION:
-                functions.append(text)
-    return Symbols(tuple(functions), tuple(undefined))
+            elif info & 15 in (_OBJECT, _FUNCTION):
+                defined.append(text)
+    return Symbols(tuple(defined), tuple(undefined))

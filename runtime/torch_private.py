@@ -30,3 +30,26 @@ def functorch_is_active() -> bool:
 def dispatch_keys(tensor: Tensor) -> int:
     """The bits of a tensor's dispatch key set."""
     return int(torch._C._dispatch_keys(tensor).raw_repr())
+
+
+def excluded_keys() -> int:
+    """The key set that is off around library calls of compiled code: autograd, autocast, Python's modes.
+
+    What a program casts and differentiates is written in it; a mode sees the compiled call, not its inside.
+    """
+    names = (
+        "AutogradOther",
+        "AutogradCPU",
+        "AutogradCUDA",
+        "ADInplaceOrView",
+        "AutocastCPU",
+        "AutocastCUDA",
+        "Python",
+        "PythonTLSSnapshot",
+    )
+    found = 0
+    for name in names:
+        key = getattr(torch._C.DispatchKey, name, None)
+        if key is not None:
+            found |= int(torch._C.DispatchKeySet(key).raw_repr())
+    return found

@@ -7,16 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from xdsl.context import Context
-from xdsl.dialects.builtin import Builtin
-from xdsl.dialects.func import Func, FuncOp
-from xdsl.dialects.test import Test
-from xdsl.parser import Parser
 
 from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.boundary import CompiledFunction, draw_keys
 from isthmus.runtime.convention import (
-    HIDDEN,
     Convention,
     Geometry,
     Mutation,
@@ -257,45 +251,3 @@ def test_shared_storage_is_found() -> None:
     x = torch.arange(6.0)
     assert shared_storage([x, torch.ones(2), x[2:], 3, x.view(2, 3)]) == ((0, 2, 4),)
     assert shared_storage([torch.zeros(0), torch.zeros(0)]) == ()
-
-
-def parse(text: str) -> dict[str, FuncOp]:
-    context = Context()
-    for dialect in (Builtin, Func, Test):
-        context.load_dialect(dialect)
-    module = Parser(context, text).parse_module()
-    return {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, FuncOp)}
-
-
-PAIR = """
-func.func @forward(%x: tensor<4xf32> {autodiff.primal, autodiff.wants_gradient, isthmus.source = "x"},
-                   %b: tensor<4xf32> {autodiff.primal}, %k: tensor<i64> {isthmus.key})
-    -> (tensor<4xf32> {autodiff.output}, tensor<4xf32> {isthmus.mutated = 1, isthmus.hidden},
-        tensor<4xf32> {autodiff.saved = 0}, tensor<4xf32> {autodiff.saved = 1}, tensor<4xf32> {autodiff.saved = 2}) {
-  %y, %n, %i = "test.op"(%x, %k) : (tensor<4xf32>, tensor<i64>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>)
-  func.return %y, %n, %x, %i, %y : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
-}
-func.func @backward(%s1: tensor<4xf32> {autodiff.saved = 1}, %t: tensor<4xf32> {autodiff.tangent = 0},
-                    %s0: tensor<4xf32> {autodiff.saved = 0}) -> (tensor<4xf32> {autodiff.gradient = 0}) {
-  func.return %t : tensor<4xf32>
-}
-"""
-
-
-def test_convention_is_read_off_the_functions() -> None:
-    functions = parse(PAIR)
-    assert HIDDEN == "isthmus.hidden"
-    convention = Convention.of(functions["forward"], functions["backward"])
-    assert convention == Convention(
-        arguments=3,
-        results=2,
-        outputs=(UserOutput("value", 0),),
-        mutations=(Mutation(1, 1, hidden=True),),
-        keys=(2,),
-        differentiable=(0,),
-        saved=(Saved("argument", 0), Saved("intermediate"), Saved("result", 0)),
-        backward=(Source("saved", 1), Source("tangent", 0), Source("saved", 0)),
-        gradients=(0,),
-        names=("x", "", ""),
-        unused=frozenset({1}),
-    )

@@ -1,0 +1,173 @@
+"""The native call as data: what it takes and gives, where values live, which steps it runs.
+
+Read off a function at the kernel level by code generation, obeyed by the runtime; no IR objects inside, so that a
+program can be stored and loaded without compiling anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from isthmus.diagnostics import SourceLocation
+from isthmus.ir import LiteralValue, Shape, contiguous_strides, itemsize
+from isthmus.sizes import Dim, evaluate
+
+PlaceKind: TypeAlias = Literal["argument", "output", "temporary", "saved", "handle"]
+
+Route: TypeAlias = Literal["gemm", "shim", "dispatcher", "python"]
+"""How a library call is made: BLAS on raw pointers, torch's C function, torch's dispatcher by name, or Python."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where memory is: argument or result number, byte offset in an arena, or number of a tensor that a call made."""
+
+    kind: PlaceKind
+    at: Dim
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A strided view of memory: strides and offset in elements."""
+
+    place: Place
+    dtype: str
+    shape: Shape
+    strides: Shape
+    offset: Dim = 0
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether it is row-major from the start of its memory."""
+        return self.offset == 0 and self.strides == contiguous_strides(self.shape)
+
+    @property
+    def bytes(self) -> Dim:
+        """Bytes of its elements."""
+        total: Dim = itemsize(self.dtype)
+        for size in self.shape:
+            total = total * size
+        return total
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of the call: a tensor, an int that carries a size, or a saved value.
+
+    A `saved` argument can be read from the arena that the forward call left (at this byte offset) instead.
+    """
+
+    dtype: str
+    shape: Shape
+    strides: Shape
+    is_size: bool = False
+    saved: Dim | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class SizeSource:
+    """Where a symbol is read: a dimension of an argument, or an int argument (dimension None)."""
+
+    name: str
+    argument: int
+    dimension: int | None = None
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """Partitions 0 .. partitions of a kernel on buffers: operands, then results.
+
+    The first `reads` buffers are operands. `symbols` are the sizes that the kernel gets, in its order. `checks`: per
+    index check of the kernel the dimension and its size; None where the kernel cannot fail and takes no error word.
+    """
+
+    symbol: str
+    buffers: tuple[Buffer, ...]
+    reads: int
+    symbols: tuple[str, ...] = ()
+    partitions: Dim = 1
+    checks: tuple[tuple[int, Dim], ...] | None = None
+    location: SourceLocation | None = None
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """A call of an operator by name, `prim.dot` or an ATen overload: operands in, results written or made.
+
+    `arguments` are those of the operator, with `Operand(i)` for operand i; for a primitive [key, value] pairs.
+    """
+
+    symbol: str
+    operands: tuple[Buffer, ...]
+    results: tuple[Buffer, ...]
+    arguments: tuple[LiteralValue, ...] = ()
+    route: Route = "python"
+    schema: str | None = None
+    location: SourceLocation | None = None
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The elements of `source` into `target`, of the same shape and dtype."""
+
+    source: Buffer
+    target: Buffer
+
+
+Step: TypeAlias = KernelCall | LibraryCall | Copy
+
+
+@dataclass(frozen=True)
+class Program:
+    """One direction as a native call `run(arguments, outputs, temporary, saved, sizes, handles)`.
+
+    `results` are those of the function in order; the first `kept` of them are the caller's, the rest is handed to the
+    backward. `handles` counts the tensors that library calls make. `saved_at`: byte offsets of saved values in the
+    arena that the backward reads. `extra_sizes`: symbols that only arguments in the arena show; where the arena is
+    used, their values are passed as ints after the arguments.
+
+    The array `handles` has two more entries: a number by which the runtime knows the program, and the error word of
+    the kernel that failed. The status is 0, or 1 + the number of the step that failed.
+    """
+
+    name: str
+    arguments: tuple[Argument, ...]
+    results: tuple[Buffer, ...]
+    kept: int
+    steps: tuple[Step, ...]
+    symbols: tuple[SizeSource, ...] = ()
+    temporary_bytes: Dim = 0
+    saved_bytes: Dim = 0
+    handles: int = 0
+    saved_at: tuple[tuple[int, Dim], ...] = ()
+    extra_sizes: tuple[SizeSource, ...] = ()
+
+    @property
+    def library_calls(self) -> tuple[LibraryCall, ...]:
+        """The calls into the library, in order."""
+        return tuple(s for s in self.steps if isinstance(s, LibraryCall))
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the kernels that it runs, each once."""
+        return tuple(dict.fromkeys(s.symbol for s in self.steps if isinstance(s, KernelCall)))
+
+    def sizes(self, shapes: Sequence[Sequence[int] | int]) -> dict[str, int]:
+        """The values of the symbols in a call with arguments of these shapes (ints as they are)."""
+        found: dict[str, int] = {}
+        for source in self.symbols:
+            shape = shapes[source.argument]
+            if isinstance(shape, int):
+                found[source.name] = shape
+            else:
+                assert source.dimension is not None
+                found[source.name] = shape[source.dimension]
+        return found
+
+
+def numbers(dims: Sequence[Dim], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """A shape or strides in numbers."""
+    return tuple(evaluate(d, sizes) for d in dims)

@@ -1,0 +1,84 @@
+"""From LLVM text to something that runs: objects from the cache or compiled, kernels loaded once per process."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+import isthmus
+from isthmus.dialects.program import Program
+from isthmus.dialects.target import Target
+from isthmus.runtime import cache, cpu
+from isthmus.runtime.call import NativeProgram, external_symbols
+from isthmus.runtime.cpu import Loaded
+
+MakeText = Callable[[], str]
+
+_kernels: weakref.WeakValueDictionary[tuple[str, str], Loaded] = weakref.WeakValueDictionary()
+"""(target, name) -> where a kernel is loaded; kept alive by the programs that call it."""
+_loading = threading.Lock()
+
+
+def build(
+    program: Program, text: str, kernels: Mapping[str, MakeText], target: Target, *, threads: int = 1
+) -> NativeProgram:
+    """Load a program and its kernels; text is made only for kernels that no cache has.
+
+    A kernel's name must tell its code: equal names are equal code for one target and version of this package.
+    Raises IRError where LLVM refuses a text, LookupError where this torch lacks a function.
+    """
+    loaded = load_kernels(kernels, target, threads=threads)
+    object_ = _object("program", text, target, lambda: text, level=0)
+    addresses = {name: loaded[name][name] for name in program.kernels}
+    needs = tuple(set(loaded.values()))
+    return NativeProgram(program, cpu.load([object_], {**external_symbols(), **addresses}, needs=needs))
+
+
+def load_kernels(kernels: Mapping[str, MakeText], target: Target, *, threads: int = 1) -> dict[str, Loaded]:
+    """Give where each kernel is loaded, by name; those that are not yet are compiled and loaded together."""
+    with _loading:
+        found = {name: there for name in kernels if (there := _kernels.get((target.key, name))) is not None}
+        missing = {name: make for name, make in kernels.items() if name not in found}
+        if missing:
+            there = cpu.load(_objects(missing, target, threads))
+            for name in missing:
+                found[name] = _kernels[target.key, name] = there
+        return found
+
+
+def _objects(kernels: Mapping[str, MakeText], target: Target, threads: int) -> list[bytes]:
+    store = cache.current()
+    keys = {name: cache.digest("kernel", name, *versions(target)) for name in kernels}
+    objects = {name: store.get(keys[name]) for name in kernels}
+    missing = [name for name, data in objects.items() if data is None]
+    made = cpu.compile_all([kernels[name]() for name in missing], target, threads=threads)
+    for name, data in zip(missing, made, strict=True):
+        store.put(keys[name], data)
+        objects[name] = data
+    return [data for data in objects.values() if data is not None]
+
+
+def _object(kind: str, identity: str, target: Target, make: MakeText, level: int) -> bytes:
+    key = cache.digest(kind, identity, str(level), *versions(target))
+    return cache.current().get_or_make(key, lambda: cpu.compile_text(make(), target, level))
+
+
+def versions(target: Target) -> tuple[str, ...]:
+    """What besides a program decides its machine code: LLVM, this package's code, torch's layout, the target."""
+    return (cpu.LLVM_VERSION, source_version(), torch.__version__, target.key)
+
+
+@functools.cache
+def source_version() -> str:
+    """A digest of the code that generates code, so that an edit of it makes old entries stale."""
+    package = Path(isthmus.__file__).parent
+    parts: list[str | bytes] = []
+    for folder in ("codegen", "dialects"):
+        for path in sorted((package / folder).rglob("*.py")):
+            parts += [str(path.relative_to(package)), path.read_bytes()]
+    return cache.digest(*parts)

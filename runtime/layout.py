@@ -1,0 +1,188 @@
+"""Where a tensor's fields lie in memory: searched for on probe tensors and verified before anything relies on it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import struct
+
+import torch
+from torch import Tensor
+
+from isthmus.dialects.native_facts import NativeFacts, TensorLayout
+from isthmus.runtime import handles, symbols
+from isthmus.runtime.handles import SCALAR_TYPES
+from isthmus.runtime.torch_private import dispatch_keys, excluded_keys
+
+_REACH = 320
+"""How many bytes of an object are searched."""
+
+_NEEDED = (
+    "aoti_torch_empty_strided",
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
+    "_Py_NoneStruct",
+    "Py_IncRef",
+)
+
+
+@functools.cache
+def native_facts() -> NativeFacts:
+    """What this torch lets native code do."""
+    guard = "_ZN3c104impl23ExcludeDispatchKeyGuard"
+    guarded = symbols.has(f"{guard}C1ENS_14DispatchKeySetE", f"{guard}D1Ev")
+    layout = None
+    if handles.available() and symbols.has(*_NEEDED) and os.environ.get("ISTHMUS_FAST_CALLS") != "0":
+        layout = find_layout()
+    return NativeFacts(excluded_keys() if guarded else 0, layout)
+
+
+def find_layout() -> TensorLayout | None:
+    """Find the layout; None where the search fails or any probe disagrees with it."""
+    try:
+        with open("/proc/self/mem", "rb", buffering=0) as memory:
+            layout = _search(memory.fileno())
+            return layout if layout is not None and all(_agrees(layout, t) for t in _probes()) else None
+    except (OSError, struct.error, ValueError):
+        return None
+
+
+def _search(memory: int) -> TensorLayout | None:
+    """Look for values that nothing else has: sizes and strides of a strange shape, its address, its dtype."""
+    base = torch.empty(3000)
+    probe = base.as_strided((3, 5, 7), (211, 29, 2), 13)
+    high = base.as_strided((2, 3, 1, 1, 1, 5), (701, 67, 1, 1, 1, 3))
+    for tensor in (16, 24, 32):
+        (impl,) = _words(memory, id(probe) + tensor, 1)
+        try:
+            words = _words(memory, impl, _REACH // 8)
+        except OSError:
+            continue
+        rank = _find(words, (3, 3, 5, 7, None, None, 211, 29, 2))
+        offset = _find(words, (13,))
+        keys = _find(words, (dispatch_keys(probe),))
+        if rank is None or offset is None or keys is None:
+            continue
+        storage = _find_storage(memory, words, base.data_ptr())
+        dtype = _find_dtype(memory, tensor)
+        outline = _find_outline(memory, id(high) + tensor, (2, 3, 1, 1, 1, 5, 701, 67, 1, 1, 1, 3))
+        if storage is None or dtype is None or outline is None:
+            continue
+        return TensorLayout(
+            tensor=tensor,
+            storage=storage[0],
+            data=storage[1],
+            offset=8 * offset,
+            dtype=dtype,
+            keys=8 * keys,
+            rank=8 * rank,
+            inline=8 * rank + 8,
+            outline=outline,
+            plain_keys=_plain_keys(),
+        )
+    return None
+
+
+def _words(memory: int, address: int, count: int) -> tuple[int, ...]:
+    """Read 64-bit words; OSError (never a crash) where nothing is mapped."""
+    data = os.pread(memory, 8 * count, address)
+    if len(data) != 8 * count:
+        raise OSError("short read")
+    return struct.unpack(f"<{count}Q", data)
+
+
+def _find(words: tuple[int, ...], pattern: tuple[int | None, ...]) -> int | None:
+    """The only place of a pattern (None: anything)."""
+    places = [
+        k
+        for k in range(len(words) - len(pattern) + 1)
+        if all(want is None or want == have for want, have in zip(pattern, words[k:], strict=False))
+    ]
+    return places[0] if len(places) == 1 else None
+
+
+def _find_storage(memory: int, words: tuple[int, ...], data: int) -> tuple[int, int] | None:
+    """A pointer to something that has the address; the allocation's owner follows it and is often equal."""
+    for k, pointer in enumerate(words):
+        try:
+            found = _words(memory, pointer, 8) if 0x1000 < pointer < 1 << 47 else ()
+        except OSError:
+            continue
+        if data in found:
+            return 8 * k, 8 * found.index(data)
+    return None
+
+
+def _find_dtype(memory: int, tensor: int) -> int | None:
+    """The 16-bit field that is the ScalarType in tensors of every dtype."""
+    candidates = set(range(0, _REACH, 2))
+    for dtype, number in SCALAR_TYPES.items():
+        t = torch.empty(2, dtype=dtype)
+        (impl,) = _words(memory, id(t) + tensor, 1)
+        data = os.pread(memory, _REACH, impl)
+        candidates = {k for k in candidates if struct.unpack_from("<H", data, k)[0] == number}
+    return candidates.pop() if len(candidates) == 1 else None
+
+
+def _find_outline(memory: int, place: int, wanted: tuple[int, ...]) -> int | None:
+    (impl,) = _words(memory, place, 1)
+    for k, pointer in enumerate(_words(memory, impl, _REACH // 8)):
+        try:
+            if 0x1000 < pointer < 1 << 47 and _words(memory, pointer, len(wanted)) == wanted:
+                return 8 * k
+        except OSError:
+            continue
+    return None
+
+
+def _plain_keys() -> tuple[int, ...]:
+    """Key sets of tensors whose memory is what they mean: no wrapper, no lazy conjugate, on the CPU."""
+    with torch.inference_mode(False):
+        plain = dispatch_keys(torch.empty(1))
+    with torch.inference_mode():
+        inference = dispatch_keys(torch.empty(1))
+    return tuple(dict.fromkeys((plain, inference)))
+
+
+def _probes() -> list[Tensor]:
+    """Tensors of every kind that native code may be called with."""
+    found = [torch.empty(2, 3, dtype=dtype) for dtype in SCALAR_TYPES]
+    base = torch.empty(5000)
+    found += [
+        torch.empty(()),
+        torch.empty(0, 4),
+        base[17:39].view(2, 11),
+        base.as_strided((4, 3), (1, 4), 5),
+        base.as_strided((2, 2, 2, 2, 2), (16, 8, 4, 2, 1), 3),
+        base.as_strided((1, 2, 1, 2, 1, 2, 3), (7, 6, 5, 4, 3, 2, 1), 9),
+        torch.nn.Parameter(torch.empty(3, 3)),
+        (torch.ones(2, requires_grad=True) * 2)[1:],
+    ]
+    with torch.inference_mode():
+        found.append(torch.empty(3))
+    return found
+
+
+def _agrees(layout: TensorLayout, tensor: Tensor) -> bool:
+    """Whether reading by the layout gives what torch says, so that reading can be trusted from now on."""
+
+    def word(address: int) -> int:
+        return ctypes.c_uint64.from_address(address).value
+
+    impl, rank = word(id(tensor) + layout.tensor), tensor.dim()
+    table = impl + layout.inline
+    step = TensorLayout.INLINE_RANK
+    if rank > step:
+        table, step = word(impl + layout.outline), rank
+    storage = word(impl + layout.storage)
+    return (
+        word(impl + layout.rank) == rank
+        and all(word(table + 8 * d) == tensor.shape[d] for d in range(rank))
+        and all(word(table + 8 * (step + d)) == tensor.stride(d) for d in range(rank))
+        and word(impl + layout.offset) == tensor.storage_offset()
+        and ctypes.c_uint16.from_address(impl + layout.dtype).value == SCALAR_TYPES[tensor.dtype]
+        and word(impl + layout.keys) == dispatch_keys(tensor)
+        and dispatch_keys(tensor) in layout.plain_keys
+        and word(storage + layout.data) == tensor.untyped_storage().data_ptr()
+    )
