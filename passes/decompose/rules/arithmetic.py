@@ -51,7 +51,9 @@ def div(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
     return e.div(a, b)
 
 
-@pointwise("div.Tensor_mode", "div.Scalar_mode", "divide.Tensor_mode", "divide.Scalar_mode", operands=2, exact_numbers=True)
+@pointwise(
+    "div.Tensor_mode", "div.Scalar_mode", "divide.Tensor_mode", "divide.Scalar_mode", operands=2, exact_numbers=True
+)
 def div_mode(e: Emitter, a: SSAValue, b: SSAValue, mode: str | None) -> SSAValue:
     """a / b, rounded toward zero ("trunc") or down ("floor")"""
     if mode is None:

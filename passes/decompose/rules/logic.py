@@ -166,9 +166,7 @@ def isclose(e: Emitter, call: Call, a: SSAValue, b: SSAValue, rtol: Scalar, atol
 
 
 @decomposition("isin.Tensor_Tensor")
-def isin(
-    e: Emitter, call: Call, elements: SSAValue, test: SSAValue, assume_unique: bool, invert: bool
-) -> SSAValue:
+def isin(e: Emitter, call: Call, elements: SSAValue, test: SSAValue, assume_unique: bool, invert: bool) -> SSAValue:
     """Whether each element equals any of the test elements."""
     dtype = common_dtype((elements, test))
     shape, n = ir.shape_of(elements), ir.numel(test)

@@ -170,9 +170,7 @@ def count_nonzero(e: Emitter, call: Call, x: SSAValue, dims: Dims = None) -> SSA
 # ---- variance
 
 
-def moments_of(
-    e: Emitter, x: SSAValue, dims: Dims, correction: Scalar | None
-) -> tuple[SSAValue, SSAValue]:
+def moments_of(e: Emitter, x: SSAValue, dims: Dims, correction: Scalar | None) -> tuple[SSAValue, SSAValue]:
     """Σ(x - mean)² / max(n - correction, 0) and the mean, in the dtype torch computes in."""
     if isinstance(correction, SSAValue):
         raise Refusal("a correction that is a tensor is left to the library")

@@ -192,9 +192,7 @@ def select(e: Emitter, call: Call, x: SSAValue, dim: int, index: Dim) -> SSAValu
     return e.reshape(e.slice(x, at, start, start + 1), call.shape())
 
 
-def bounds(
-    call: Call, x: SSAValue, at: int, length: Dim, start: Dim | None, step: int
-) -> tuple[Dim, Dim]:
+def bounds(call: Call, x: SSAValue, at: int, length: Dim, start: Dim | None, step: int) -> tuple[Dim, Dim]:
     """Give start and limit of a Python slice of known length; the length says how torch resolved the sizes."""
     size = ir.shape_of(x)[at]
     if length == 0:
@@ -207,9 +205,7 @@ def bounds(
 
 
 @decomposition("slice.Tensor", "slice_copy.Tensor")
-def slice_(
-    e: Emitter, call: Call, x: SSAValue, dim: int, start: Dim | None, end: Dim | None, step: Dim
-) -> SSAValue:
+def slice_(e: Emitter, call: Call, x: SSAValue, dim: int, start: Dim | None, end: Dim | None, step: Dim) -> SSAValue:
     at = axis(x, dim)
     if not isinstance(step, int):
         raise Refusal("the step of a slice must be a number")
@@ -327,7 +323,9 @@ def _as_rank(e: Emitter, x: SSAValue, rank: int) -> SSAValue:
     if len(shape) >= rank:
         return x
     vector = shape or (1,)
-    return e.reshape(x, {1: vector, 2: (1, *vector)[-2:], 3: (1, *vector, 1) if len(vector) == 1 else (*vector, 1)}[rank])
+    return e.reshape(
+        x, {1: vector, 2: (1, *vector)[-2:], 3: (1, *vector, 1) if len(vector) == 1 else (*vector, 1)}[rank]
+    )
 
 
 @decomposition("hstack.default")

@@ -118,7 +118,9 @@ def slice_scatter(
     spread = e.pad(part, at, low, size - high, step - 1)
     place = e.shifted(e.iota(call.shape(), at), -low) if isinstance(low, int) else _minus(e, call, at, low)
     hit = e.cmp("eq", e.rem(place, e.const_like(step, place)), e.zeros_like(place))
-    inside = e.and_(e.cmp("ge", place, e.zeros_like(place)), e.cmp("lt", place, e.full(high - low, call.shape(), "i64")))
+    inside = e.and_(
+        e.cmp("ge", place, e.zeros_like(place)), e.cmp("lt", place, e.full(high - low, call.shape(), "i64"))
+    )
     return e.select(e.and_(hit, inside), spread, x)
 
 
@@ -197,9 +199,7 @@ def on_diagonal(e: Emitter, shape: Sequence[Dim], rows: int, columns: int, offse
 def diag_embed(e: Emitter, call: Call, x: SSAValue, offset: int, first: int, second: int) -> SSAValue:
     """A matrix of zeros with x on its diagonal"""
     rank = len(call.shape())
-    return diagonal_scatter(
-        e, call, e.const(0, call.shape(), call.dtype()), x, offset, first % rank, second % rank
-    )
+    return diagonal_scatter(e, call, e.const(0, call.shape(), call.dtype()), x, offset, first % rank, second % rank)
 
 
 @decomposition("diag.default")
