@@ -94,8 +94,8 @@ def check_orders(
         first = first or joint
         signature = Signature.of(joint)
         outputs = [k for k, r in enumerate(signature.results) if r.output]
-        tracked_by_torch = {k for k in outputs if expected[k].requires_grad}
-        assert set(signature.tangents) == tracked_by_torch or (order > 1 and set(signature.tangents) < tracked_by_torch)
+        if order == 1:
+            assert set(signature.tangents) == {k for k in outputs if expected[k].requires_grad}
         seeds = cotangents([expected[k] for k in signature.tangents], order)
         given = [*(t.detach() for t in leaves), *seeds]
         results = run(joint, given)
@@ -103,12 +103,17 @@ def check_orders(
             torch.testing.assert_close(value, expected[k].detach(), rtol=rtol, atol=atol)
         tangent_leaves = [s.clone().requires_grad_() for s in seeds]
         wants = signature.arguments_where(wants_gradient=True)
-        tracked = [expected[k] for k in signature.tangents]
+        tracked = [(expected[k], t) for k, t in zip(signature.tangents, tangent_leaves, strict=True)]
+        tracked = [(value, t) for value, t in tracked if value.requires_grad]  # beyond first order torch may know less
         if not tracked:
-            assert not signature.gradients
+            assert order > 1 or not signature.gradients
             break
         exact = torch.autograd.grad(
-            tracked, [leaves[i] for i in wants], tangent_leaves, create_graph=True, allow_unused=True
+            [value for value, _ in tracked],
+            [leaves[i] for i in wants],
+            [t for _, t in tracked],
+            create_graph=True,
+            allow_unused=True,
         )
         by_argument = dict(zip(wants, exact, strict=True))
         for i, gradient in by_argument.items():
