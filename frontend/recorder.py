@@ -93,7 +93,7 @@ class Recorder(ProxyTorchDispatchMode):
                 return self._lift(func, cast(Tensor, args[0]))
             args, kwargs = pytree.tree_map_only(Tensor, self._to_fake, (args, dict(kwargs or {})))
             if any(is_functorch_wrapped_tensor(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)):
-                with _BelowTransforms(self):  # torch's batching rules first, then record what they call
+                with BelowAutograd(self):  # torch's batching rules run, what they call is recorded
                     return func(*args, **kwargs)
             if autocast.is_active(args, kwargs):
                 plan = autocast.plan_of(func, args, kwargs)
@@ -353,8 +353,8 @@ class Recorder(ProxyTorchDispatchMode):
             ) from error
 
 
-class _BelowTransforms(TorchDispatchMode):
-    """Records what vmap makes of a call: plain tensors, below autograd."""
+class BelowAutograd(TorchDispatchMode):
+    """Records at the level of kernels, below autograd and torch's transforms: what vmap makes of a call."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy import functions as torch_functions
 
 from isthmus.sizes import Dim, Monomial, Size, size_max, size_min
@@ -20,8 +21,10 @@ class UntranslatableError(Exception):
 class SizeReader:
     """Reads sizes of one shape environment; equal ones (by its guards so far) come out as the same object."""
 
-    def __init__(self, shape_env: ShapeEnv | None) -> None:
+    def __init__(self, shape_env: ShapeEnv | None, names: Mapping[str, str] | None = None) -> None:
         self.shape_env = shape_env
+        self.names = names or {}
+        """Torch's symbol -> ours, where they differ."""
         self.equalities = Equalities(_guard_equalities(shape_env))
         self._cache: dict[object, Dim] = {}
 
@@ -34,6 +37,7 @@ class SizeReader:
         if found is None:
             try:
                 found = self.equalities.canonical(to_dim(expression))
+                found = found if isinstance(found, int) or not self.names else found.substitute(self._renaming)
             except UntranslatableError:
                 found = int(size)
             self._cache[expression] = found
@@ -42,6 +46,10 @@ class SizeReader:
     def dims(self, sizes: Iterable[int | torch.SymInt]) -> tuple[Dim, ...]:
         """Give all of them."""
         return tuple([self.dim(s) for s in sizes])
+
+    @property
+    def _renaming(self) -> dict[str, Dim]:
+        return {torch_name: Size.symbol(name) for torch_name, name in self.names.items()}
 
     def is_current(self) -> bool:
         """Tell whether no guard came since that makes more sizes equal."""
@@ -55,6 +63,58 @@ class SizeReader:
         known = cast(dict[sympy.Symbol, int], getattr(self.shape_env, name))
         values = {str(symbol): value for symbol, value in known.items()}
         return {s: int(values[s]) for s in symbols if s in values}
+
+
+class SizeWriter:
+    """Makes torch's symbolic sizes for ours, in a shape environment of its own."""
+
+    def __init__(self, hints: Mapping[str, int] | None = None) -> None:
+        self.shape_env = ShapeEnv()
+        self.names: dict[str, str] = {}
+        """Torch's symbol -> ours."""
+        self._hints = hints or {}
+        self._symbols: dict[str, torch.SymInt] = {}
+
+    def size(self, dim: Dim) -> int | torch.SymInt:
+        """Give torch's form of a size."""
+        if isinstance(dim, int):
+            return dim
+        total: int | torch.SymInt = 0
+        for monomial, coefficient in dim.terms:
+            product: int | torch.SymInt = coefficient
+            for atom in monomial:
+                product = product * (self._symbol(atom) if isinstance(atom, str) else self._compound(*atom))
+            total = total + product
+        return total
+
+    def _compound(self, kind: str, left: Dim, right: Dim) -> int | torch.SymInt:
+        return _WRITE[kind](self.size(left), self.size(right))
+
+    def _symbol(self, name: str) -> torch.SymInt:
+        found = self._symbols.get(name)
+        if found is None:
+            source = ConstantSource(name)
+            hint = self._hints.get(name, _EXAMPLES[len(self._symbols) % len(_EXAMPLES)])
+            symbol = self.shape_env.create_symbol(hint, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+            made = self.shape_env.create_symintnode(cast(sympy.Expr, symbol), hint=hint, source=source)
+            found = self._symbols[name] = cast(torch.SymInt, made)
+            self.names[str(symbol)] = name
+        return found
+
+    def is_general(self) -> bool:
+        """Tell whether nothing so far fixed a symbol or made two of them equal."""
+        return not self.shape_env.replacements
+
+
+_EXAMPLES = (7, 11, 13, 17, 19, 23, 29, 31)
+"""Example values of symbols: no two equal, none a multiple of another."""
+
+_WRITE: dict[str, Callable[..., int | torch.SymInt]] = {
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "max": torch.sym_max,
+    "min": torch.sym_min,
+}
 
 
 def to_dim(expression: sympy.Basic) -> Dim:

@@ -238,3 +238,20 @@ def captures() -> Captures:
     torch._dynamo.reset()
     torch.manual_seed(0)
     return Captures()
+
+
+@pytest.fixture
+def evaluate_module() -> Callable[[ModuleOp, Sequence[Any]], list[Any]]:
+    return lambda module, arguments: Evaluation({}).block(ir.function(module, "main").body.block, arguments)
+
+
+@pytest.fixture
+def call_overload() -> Callable[..., Any]:
+    def call(name: str, args: Sequence[Any], operands: Sequence[Any]) -> Any:
+        function = overload(name)
+        schema = function._schema.arguments
+        values = [decode(v, str(a.real_type), operands, {}) for v, a in zip(args, schema, strict=True)]
+        positional = [v for v, a in zip(values, schema, strict=True) if not a.kwarg_only]
+        return function(*positional, **{a.name: v for v, a in zip(values, schema, strict=True) if a.kwarg_only})
+
+    return call
