@@ -1,0 +1,241 @@
+"""Where every value lives: results, one arena for temporaries, one for what the backward function needs.
+
+Before:
+    %y = kernel.fused %x {...} ({...}) : tensor<8xf32>
+    %z = kernel.extern %y, %w {...} : tensor<4xf32>
+    func.return %z
+After:
+    %y = kernel.fused %x {..., places = [["temporary", 0]]} ({...}) : tensor<8xf32>
+    %z = kernel.extern %y, %w {..., places = [["output", 0]]} : tensor<4xf32>
+    func.return %z           (and the function has isthmus.temporary_bytes = 64)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from isthmus import ir
+from isthmus.dialects import kernel
+from isthmus.dialects.signature import Signature
+from isthmus.ir import Literal
+from isthmus.passes.memory.arena import Interval, aligned, pack
+from isthmus.sizes import Dim
+
+TEMPORARY_BYTES = "isthmus.temporary_bytes"
+SAVED_BYTES = "isthmus.saved_bytes"
+
+Place = tuple[str, Dim]
+
+
+@dataclass(frozen=True)
+class PlanMemoryPass(ModulePass):
+    """Needs: kernels in execution order. Leaves: `places` on every op with results, arena sizes on functions."""
+
+    name = "plan-memory"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Plan every function of the module."""
+        for func in ir.functions(op).values():
+            plan(func)
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory that one or several values share, alive from `first` to `last`."""
+
+    nbytes: Dim
+    first: int
+    last: int
+    values: list[SSAValue] = field(default_factory=list[SSAValue])
+    place: Place | None = None
+
+
+class Lifetimes:
+    """Steps of a function in order, and the buffers of its values."""
+
+    def __init__(self, func: FuncOp) -> None:
+        self.func = func
+        self.signature = Signature.of(func)
+        self.buffers: dict[SSAValue, Buffer] = {}
+        self.last_use: dict[SSAValue, int] = {}
+        self.steps: dict[Operation, int] = {}
+        self.ends: dict[Operation, int] = {}
+        self._clock = 0
+        self._number(func.body.block)
+        self._share(func.body.block)
+
+    def _number(self, block: Block) -> None:
+        for op in block.ops:
+            self.steps[op] = self._clock
+            self._clock += 1
+            for region in op.regions if not isinstance(op, kernel.FusedOp) else ():
+                self._number(region.block)
+                self._clock += 1
+            self.ends[op] = self._clock - 1
+            for operand in ir.operands_of(op):
+                self.last_use[operand] = max(self.last_use.get(operand, 0), self.ends[op])
+
+    def _share(self, block: Block) -> None:
+        for op in block.ops:
+            for number, result in enumerate(op.results):
+                buffer = self._shared(op, number)
+                if buffer is None:
+                    buffer = Buffer(ir.nbytes(result), self.steps[op], self.ends[op])
+                buffer.values.append(result)
+                buffer.last = max(buffer.last, self.last_use.get(result, 0))
+                self.buffers[result] = buffer
+            for region in op.regions if not isinstance(op, kernel.FusedOp) else ():
+                self._share(region.block)
+
+    def _shared(self, op: Operation, number: int) -> Buffer | None:
+        """The buffer of an operand that a result takes over: a reshape's, or the one a scatter starts from."""
+        if isinstance(op, kernel.ReshapeOp):
+            return self.buffers.get(ir.operands_of(op)[0])
+        if isinstance(op, kernel.FusedOp) and op.initial_[number] is not None:
+            source = op.inputs[cast(int, op.initial_[number])]
+            buffer = self.buffers.get(source)
+            alone = buffer is not None and all(self._dies_at(v, op) for v in buffer.values)
+            if (
+                alone
+                and source not in _loaded(op)
+                and kernel.strides_of(source) == kernel.strides_of(op.results[number])
+            ):
+                return buffer
+        return None
+
+    def _dies_at(self, value: SSAValue, op: Operation) -> bool:
+        return self.last_use.get(value, 0) <= self.ends[op]
+
+
+def _loaded(op: kernel.FusedOp) -> set[SSAValue]:
+    return {op.inputs[cast(int, o.operand.data)] for o in op.block.ops if isinstance(o, kernel.LoadOp)}
+
+
+def plan(func: FuncOp) -> None:
+    """Write places and arena sizes; all values of a function at the kernel level are placed."""
+    lives = Lifetimes(func)
+    handles = _place_results(lives)
+    _place_handles(lives, handles)
+    temporaries = list(dict.fromkeys(b for b in lives.buffers.values() if b.place is None))
+    offsets, total = pack([Interval(b.nbytes, b.first, b.last) for b in temporaries])
+    for buffer, offset in zip(temporaries, offsets, strict=True):
+        buffer.place = ("temporary", offset)
+    func.attributes[TEMPORARY_BYTES] = Literal.of(total)
+    for op in lives.steps:
+        if op.results:
+            places = tuple(lives.buffers[r].place for r in op.results)
+            target = op.properties if isinstance(op, kernel.LaunchOp) else op.attributes
+            target["places"] = Literal.of(cast("tuple[ir.LiteralValue, ...]", places))
+
+
+def _place_results(lives: Lifetimes) -> int:
+    """Results have memory of the caller's, saved values the saved arena; gives the first free handle."""
+    func, roles = lives.func, lives.signature.results
+    returned = ir.operands_of(cast(Operation, func.body.block.last_op))
+    saved: Dim = 0
+    for number, value in enumerate(returned):
+        buffer = lives.buffers.get(value)
+        if buffer is None or buffer.place is not None or _is_handle(value):
+            continue
+        role = roles[number]
+        if role.mutated is not None and _in_place(lives, value, role.mutated):
+            buffer.place = ("argument", role.mutated)
+        elif role.saved is None:
+            buffer.place = ("output", number)
+    for number, value in enumerate(returned):
+        buffer = lives.buffers.get(value)
+        if buffer is not None and buffer.place is None and not _is_handle(value) and roles[number].saved is not None:
+            buffer.place = ("saved", saved)
+            saved = saved + aligned(buffer.nbytes)
+    func.attributes[SAVED_BYTES] = Literal.of(saved)
+    return 0
+
+
+def _is_handle(value: SSAValue) -> bool:
+    """Whether a library call makes the value's tensor itself."""
+    owner = value.owner
+    while isinstance(owner, kernel.ReshapeOp):
+        owner = ir.operands_of(owner)[0].owner
+    return isinstance(owner, kernel.ExternOp) and not cast(str, owner.symbol.data).startswith("prim.")
+
+
+def _place_handles(lives: Lifetimes, first: int) -> None:
+    number = first
+    for value, buffer in lives.buffers.items():
+        if buffer.place is None and _is_handle(value):
+            buffer.place = ("handle", number)
+            number += 1
+
+
+def _in_place(lives: Lifetimes, value: SSAValue, argument: int) -> bool:
+    """Whether the new value of an argument may be written over the old one.
+
+    Nobody reads the argument, or one that shares its storage, afterwards; the kernel that writes reads it only at the
+    place it then writes, and not in a later walk over the row.
+    """
+    func = lives.func
+    target = func.body.block.args[argument]
+    owner = value.owner
+    if (
+        not isinstance(owner, kernel.FusedOp)
+        or len(lives.buffers[value].values) > 1
+        or owner.parent is not target.owner
+    ):
+        return False
+    if kernel.strides_of(value) != kernel.strides_of(target) or value.type != target.type:
+        return False
+    if lives.signature.results and list(ir.operands_of(cast(Operation, func.body.block.last_op))).count(value) > 1:
+        return False
+    step = lives.steps[owner]
+    for other in _storage(lives, argument):
+        if lives.last_use.get(other, -1) > lives.ends[owner]:
+            return False
+        if other is not target and lives.last_use.get(other, -1) > step:
+            return False
+    return _reads_where_it_writes(owner, owner.results.index(value), target)  # pyright: ignore[reportArgumentType]
+
+
+def _storage(lives: Lifetimes, argument: int) -> list[BlockArgument]:
+    """The arguments that share storage with one, itself included."""
+    shares = [set((k, *a.shares)) for k, a in enumerate(lives.signature.arguments)]
+    group = {argument}
+    for _ in shares:
+        group |= {k for s in shares if s & group for k in s}
+    return [a for a in lives.func.body.block.args if a.index in group]
+
+
+def _reads_where_it_writes(op: kernel.FusedOp, result: int, target: SSAValue) -> bool:
+    levels = kernel.levels(op)
+    stores = [o for o in op.block.ops if isinstance(o, kernel.StoreOp) and o.result.data == result]
+    if len(stores) != 1 or any(isinstance(o, kernel.AccumulateOp) and o.result.data == result for o in op.block.ops):
+        return False
+    (store,) = stores
+    if store.kind is not None:
+        return op.inputs[cast(int, op.initial_[result])] is target and target not in _loaded(op)
+    every = frozenset(d for d, s in enumerate(op.sizes_) if s != 1)
+    for load in op.block.ops:
+        if isinstance(load, kernel.LoadOp) and op.inputs[cast(int, load.operand.data)] is target:
+            same = load.map is store.map and not load.index_values and load.map.dims() == every
+            used = max((levels[use.operation] for use in load.y.uses), default=0)
+            if not same or _last_walk(op, load, levels) > levels[store] or used > levels[store]:
+                return False
+    return True
+
+
+def _last_walk(op: kernel.FusedOp, load: Operation, levels: dict[Operation, int]) -> int:
+    """The last walk in which a load may be executed: that of anything computed from it again."""
+    reached = {load}
+    last = levels[load]
+    for inner in op.block.ops:
+        if any(v.owner in reached for v in ir.operands_of(inner)):
+            last = max(last, levels[inner])
+            if not isinstance(inner, kernel.ReduceOp):
+                reached.add(inner)
+    return last

@@ -1,0 +1,179 @@
+"""Decisions about each kernel's loops, from its sizes alone: what becomes vectors, how work is cut, what rows keep.
+
+Before:
+    %y = kernel.fused %x {sizes = [2048, 1024], classes = ["parallel", "row"]} ({...})
+After:
+    %y = kernel.fused %x {sizes = [2048, 1024], classes = ["parallel", "row"], partitions = 64, vector = 1, width = 16,
+                          unroll = 2} ({...})
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from isthmus import ir
+from isthmus.dialects import kernel, prim
+from isthmus.ir import Literal
+from isthmus.passes.analysis import cost
+from isthmus.sizes import Dim
+
+SHORT_ROW = 16
+"""Pointwise kernels walk their last dim as a row where it is at least this long."""
+
+KEEP_COST = 8.0
+"""A row value is kept for later walks where computing it again costs at least this much, in additions."""
+
+
+@dataclass(frozen=True)
+class SchedulePass(ModulePass):
+    """Needs: kernels. Leaves: kernels with partitions, vector, width, unroll and residence."""
+
+    name = "schedule"
+
+    vector_bits: int = 512
+    """Bits of the vectors that arithmetic uses."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Schedule every kernel of the module."""
+        for func in ir.functions(op).values():
+            for launch in kernel.launches(func):
+                if isinstance(launch, kernel.FusedOp):
+                    schedule(launch, self.vector_bits)
+
+
+def schedule(op: kernel.FusedOp, vector_bits: int) -> None:
+    """Write the decisions about one kernel."""
+    _walk_rows(op)
+    set_ = op.properties.__setitem__
+    if op.partitions is None:
+        set_("partitions", Literal.of(_partitions(op)))
+    vector = _vector(op)
+    if vector is not None:
+        set_("vector", Literal.of(vector))
+        set_("width", Literal.of(_width(op, vector_bits)))
+        reduces = any(isinstance(o, (kernel.ReduceOp, kernel.AccumulateOp)) for o in op.block.ops)
+        set_("unroll", Literal.of(4 if reduces else 2))
+    _choose_residence(op)
+
+
+def _walk_rows(op: kernel.FusedOp) -> None:
+    """The last parallel dim of a pointwise kernel becomes a row: one inner loop in place of an odometer."""
+    if op.rows or len(op.parallel) < 2:
+        return
+    last = op.sizes_[-1]
+    outer = cost.numeric(kernel.points(op)) // max(cost.numeric(last), 1)
+    if cost.numeric(last) >= SHORT_ROW and outer >= 4 and op.initial is None:
+        op.properties["classes"] = Literal.of((*op.classes_[:-1], "row"))
+
+
+def moved_bytes(op: kernel.FusedOp) -> Dim:
+    """Give the bytes that a kernel reads and writes, each buffer once."""
+    total: Dim = 0
+    for value in (*op.inputs, *op.results):
+        total = total + ir.nbytes(value)
+    return total
+
+
+def _partitions(op: kernel.FusedOp) -> Dim:
+    return cost.symbolic_partitions(kernel.points(op), moved_bytes(op))
+
+
+def _vector(op: kernel.FusedOp) -> int | None:
+    """The dim along which most bytes are neighbours: the last row dim or the last parallel one."""
+    candidates = [dims[-1] for dims in (op.rows, op.parallel) if dims]
+    if any(isinstance(o, kernel.CumulativeOp) for o in op.block.ops):
+        candidates = [d for d in candidates if d not in op.rows]
+    scatters = any(isinstance(o, kernel.StoreOp) and o.kind is not None for o in op.block.ops)
+    if scatters:
+        candidates = [d for d in candidates if d not in op.rows]
+    best, most = None, 0
+    for d in candidates:
+        near = _neighbouring_bytes(op, d)
+        if near > most:
+            best, most = d, near
+    return best
+
+
+def _neighbouring_bytes(op: kernel.FusedOp, d: int) -> int:
+    total = 0
+    extent = cost.numeric(op.sizes_[d])
+    for access in op.block.ops:
+        if not isinstance(access, (kernel.LoadOp, kernel.SinkOp)):
+            continue
+        (linear,) = kernel.linear_map(op, access).data
+        if linear.coefficient(d) != 1 or extent < 2:
+            continue
+        count = 1
+        for k in linear.dims():
+            count *= cost.numeric(op.sizes_[k])
+        total += count * ir.itemsize(_stored_dtype(op, access))
+    return total
+
+
+def _stored_dtype(op: kernel.FusedOp, access: kernel.LoadOp | kernel.SinkOp) -> str:
+    if isinstance(access, kernel.LoadOp):
+        return ir.dtype_of(access.y)
+    return ir.dtype_of(kernel.result_of(op, access))
+
+
+def _width(op: kernel.FusedOp, vector_bits: int) -> int:
+    """Lanes: a vector of the widest float that is computed with, else of the widest integer that is stored."""
+    dtypes = {ir.dtype_of(r) for o in op.block.ops for r in o.results}
+    floats = [32 if d in ("bf16", "f16") else 8 * ir.itemsize(d) for d in dtypes if ir.is_float(d)]
+    floats += [4 * ir.itemsize(d) for d in dtypes if ir.is_complex(d)]
+    stored = [8 * ir.itemsize(ir.dtype_of(r)) for r in op.results]
+    return vector_bits // max(floats or stored)
+
+
+# ---- residence
+
+
+def _choose_residence(op: kernel.FusedOp) -> None:
+    """Mark row values that later walks use and that are dear to compute again, or are stored anyway."""
+    levels = kernel.levels(op)
+    if max(levels.values(), default=0) == 0:
+        return
+    varying = kernel.varying(op)
+    rows = frozenset(op.rows)
+    stored = {o.x for o in op.block.ops if isinstance(o, kernel.StoreOp) and o.kind is None and not o.index_values}
+    prices: dict[SSAValue, float] = {}
+    for inner in op.block.ops:
+        later = {levels[use.operation] for r in inner.results for use in r.uses} - {levels[inner]}
+        for result in inner.results:
+            prices[result] = _price(inner, result, varying, rows, prices)
+        if isinstance(inner, (kernel.ReduceOp, kernel.LoadOp)) or not later or not inner.results:
+            continue
+        result = inner.results[0]
+        if not varying[result] & rows:
+            continue
+        if result in stored:
+            inner.attributes["residence"] = Literal.of("reload")
+            prices[result] = 1.0
+        elif prices[result] >= KEEP_COST:
+            inner.attributes["residence"] = Literal.of("keep")
+            prices[result] = 1.0
+
+
+def _price(
+    op: Operation,
+    result: SSAValue,
+    varying: dict[SSAValue, frozenset[int]],
+    rows: frozenset[int],
+    prices: dict[SSAValue, float],
+) -> float:
+    """What computing a value once more at a row position costs; what is the same along the row is free."""
+    if not varying[result] & rows or isinstance(op, kernel.ReduceOp):
+        return 0.0
+    own = type(op).COST if isinstance(op, prim.PrimOp) else 1.0
+    if isinstance(op, kernel.RngOp):
+        own = 30.0
+    return own + sum(prices[v] for v in ir.operands_of(op))
+
+
+__all__ = ["SchedulePass", "cast", "moved_bytes", "schedule"]
