@@ -71,6 +71,10 @@ class _Reader:
                 self._fused(op)
             elif isinstance(op, kernel.ExternOp):
                 self._extern(op)
+            elif isinstance(op, kernel.ReshapeOp):
+                source = self._buffers[ir.operands_of(op)[0]]
+                shape = ir.shape_of(op.results[0])
+                self._buffers[op.results[0]] = replace(source, shape=shape, strides=ir.contiguous_strides(shape))
             elif not isinstance(op, ReturnOp):
                 raise UnsupportedError(
                     "has no native form yet", op=op.name, location=ir.source_location(op), cure="it runs interpreted"
