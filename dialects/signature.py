@@ -74,9 +74,9 @@ class Signature:
     """Roles of all arguments and results, and the user's output list.
 
     `user_outputs`: each entry `("value", k)`, `("alias", k, chain)`, `("argument", i, chain)` or `("constant", v)`.
-    A chain holds views `(overload, args, result, shape, strides, offset)`: the view's own call, where `Operand(0)` is
-    what is viewed and `result` the position among several results or None; and the geometry it must have, its offset
-    counted from the first element of result k or argument i.
+    A chain holds views `(overload, arguments after the first, geometry, result)`: what is viewed is the first argument;
+    `geometry` is the (shape, strides, offset) that the view must have, its offset counted from the first element of
+    result k or argument i; `result` is the position among several results, or None.
     """
 
     arguments: tuple[Argument, ...]

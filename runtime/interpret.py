@@ -20,13 +20,15 @@ from xdsl.traits import IsTerminator
 
 from isthmus import ir
 from isthmus.diagnostics import IRError
+from isthmus.dialects.autodiff import VjpOp
+from isthmus.dialects.signature import Signature
 from isthmus.runtime.interpret_table import DTYPES, TABLE, Evaluate, Value
 from isthmus.sizes import Size, exact_quotient
 
 Listener: TypeAlias = Callable[[Operation, Sequence[Value]], None]
 """Called after each op, also inside regions, with its results."""
 
-_DIALECTS = ("elementwise", "shape", "reduce", "structured", "kernel")
+_DIALECTS = ("elementwise", "shape", "reduce", "structured", "aten", "autodiff", "kernel")
 
 
 def run(
@@ -94,7 +96,17 @@ class _Run:
         return self.block(region.block, arguments)
 
     def block(self, block: Block, arguments: Sequence[Value]) -> list[Value]:
+        """Run a block; one that differentiates by itself needs torch's tape whatever the caller's grad mode."""
         plan = self.interpreter.plan(block)
+        if not plan.asked:
+            return self._steps(plan, arguments)
+        recorded = torch.is_grad_enabled()
+        with torch.enable_grad():
+            arguments = [_leaf(v) if slot in plan.asked else v for slot, v in enumerate(arguments)]
+            results = self._steps(plan, arguments)
+        return results if recorded else [r.detach() if isinstance(r, Tensor) else r for r in results]
+
+    def _steps(self, plan: _Plan, arguments: Sequence[Value]) -> list[Value]:
         listener = self.interpreter.listener
         slots: list[Value | None] = [None] * plan.slots
         slots[: len(arguments)] = arguments
@@ -107,7 +119,7 @@ class _Run:
                 raise
             _check_results(step, results, self.sizes)
             for slot, result in zip(step.results, results, strict=True):
-                slots[slot] = result
+                slots[slot] = _leaf(result) if slot in plan.asked else result
             del operands
             for slot in step.frees:
                 slots[slot] = None
@@ -119,6 +131,13 @@ class _Run:
         """Run another function of the module."""
         func = self.interpreter.callee(name)
         return _Run(self.interpreter, func, arguments).block(func.body.block, arguments)
+
+
+def _leaf(value: Value) -> Value:
+    """Give a value that torch can differentiate by."""
+    if not isinstance(value, Tensor) or value.requires_grad:
+        return value
+    return value.detach().requires_grad_(value.is_floating_point() or value.is_complex())
 
 
 def _note_op(error: Exception, op: Operation) -> None:
@@ -146,6 +165,8 @@ class _Plan:
     slots: int
     steps: tuple[_Step, ...]
     returns: tuple[int, ...]
+    asked: frozenset[int]
+    """Values by which the block itself differentiates."""
 
 
 def _make_plan(block: Block) -> _Plan:
@@ -176,7 +197,8 @@ def _make_plan(block: Block) -> _Plan:
         _Step(op, evaluate, operands, results, tuple(_expected(r.type) for r in op.results), tuple(free))
         for (op, evaluate, operands, results), free in zip(drafts, frees, strict=True)
     )
-    return _Plan(len(numbers), steps, returns)
+    asked = frozenset(numbers[v] for op in ops if isinstance(op, VjpOp) for v in op.ins)
+    return _Plan(len(numbers), steps, returns, asked)
 
 
 def _slots(op: Operation, numbers: Mapping[SSAValue, int]) -> tuple[int, ...]:
@@ -230,10 +252,11 @@ def bind_symbols(func: FuncOp, arguments: Sequence[Value]) -> dict[str, int]:
         raise IRError(f"@{func.sym_name.data} takes {len(block_arguments)} arguments, not {len(arguments)}")
     values: dict[str, int] = {}
     dims: list[tuple[str, ir.Dim, int]] = []
-    for argument, value in zip(block_arguments, arguments, strict=True):
-        name = _argument_name(func, argument)
+    roles = Signature.of(func).arguments
+    for argument, role, value in zip(block_arguments, roles, arguments, strict=True):
+        name = _argument_name(argument, role.source)
         if isinstance(argument.type, IndexType):
-            _bind_index(func, argument, value, values)
+            _bind_index(role.symbol, name, value, values)
             continue
         shape, dtype = ir.shape_of(argument.type), DTYPES[ir.dtype_of(argument.type)]
         if not isinstance(value, Tensor) or value.dtype is not dtype or value.dim() != len(shape):
@@ -255,11 +278,10 @@ def bind_symbols(func: FuncOp, arguments: Sequence[Value]) -> dict[str, int]:
     return values
 
 
-def _bind_index(func: FuncOp, argument: BlockArgument, value: Value, values: dict[str, int]) -> None:
-    symbol = argument_literal(func, argument.index, "isthmus.symbol")
+def _bind_index(symbol: str | None, name: str, value: Value, values: dict[str, int]) -> None:
     if not isinstance(value, int):
-        raise IRError(f"{_argument_name(func, argument)} must be an int, not {_describe(value)}")
-    if isinstance(symbol, str):
+        raise IRError(f"{name} must be an int, not {_describe(value)}")
+    if symbol is not None:
         values[symbol] = value
 
 
@@ -277,19 +299,9 @@ def _solve(dim: Size, actual: int, values: Mapping[str, int]) -> tuple[str, int]
     return (symbol, solution) if isinstance(solution, int) else None
 
 
-def argument_literal(func: FuncOp, index: int, key: str) -> ir.LiteralValue:
-    """Give a literal attribute of a function's argument, None when absent."""
-    if func.arg_attrs is None:
-        return None
-    attr = func.arg_attrs.data[index].data.get(key)
-    return attr.data if isinstance(attr, ir.Literal) else None
-
-
-def _argument_name(func: FuncOp, argument: BlockArgument) -> str:
-    source = argument_literal(func, argument.index, "isthmus.source")
-    if isinstance(source, str):
-        return f"argument {argument.index} ({source})"
-    return f"argument {argument.index}" + (f" (%{argument.name_hint})" if argument.name_hint else "")
+def _argument_name(argument: BlockArgument, source: str | None) -> str:
+    known = source or (f"%{argument.name_hint}" if argument.name_hint else "")
+    return f"argument {argument.index}" + (f" ({known})" if known else "")
 
 
 def _describe(value: object) -> str:

@@ -88,11 +88,17 @@ def _with_backward(convention: Convention, backward: FuncOp) -> Convention:
 
 
 def _mutations(signature: Signature) -> tuple[Mutation, ...]:
-    return tuple(
-        Mutation(position, result.mutated, hidden="isthmus.hidden" in result.extra)
-        for position, result in enumerate(signature.results)
-        if result.mutated is not None
-    )
+    """In the order of the arguments: new values, and new geometries of which the values may be old."""
+    mutated = signature.mutated
+    found: list[Mutation] = []
+    for index, argument in enumerate(signature.arguments):
+        geometry = None if argument.rebound is None else Geometry(*argument.rebound)
+        if index in mutated:
+            hidden = signature.results[mutated[index]].hidden
+            found.append(Mutation(mutated[index], index, hidden=hidden, geometry=geometry))
+        elif geometry is not None:
+            found.append(Mutation(None, index, geometry=geometry))
+    return tuple(found)
 
 
 def _user_output(entry: tuple[LiteralValue, ...]) -> UserOutput:

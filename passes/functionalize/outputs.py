@@ -1,0 +1,178 @@
+"""What a functional program returns: fresh values, bases of what the caller sees as views, new values of arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from xdsl.ir import SSAValue
+
+from isthmus import ir
+from isthmus.diagnostics import UnsupportedError
+from isthmus.dialects import aten
+from isthmus.dialects.aten import RefFacts
+from isthmus.dialects.schema import Schema
+from isthmus.dialects.signature import Argument, Result, Signature
+from isthmus.ir import LiteralValue
+from isthmus.passes.functionalize import storage
+from isthmus.passes.functionalize.geometry import Same
+from isthmus.passes.functionalize.program import Program
+from isthmus.passes.functionalize.storage import Reference
+from isthmus.passes.functionalize.views import operand_zero_first
+from isthmus.sizes import Dim, exact_quotient
+
+Entry = tuple[LiteralValue, ...]
+
+
+class Outputs:
+    """Decides for each returned reference whether it is a value, a view of a result, or (a view of) an argument."""
+
+    def __init__(
+        self,
+        program: Program,
+        signature: Signature,
+        arguments: Sequence[Reference | None],
+        schemas: Mapping[str, Schema] | None,
+    ) -> None:
+        self._program = program
+        self._signature = signature
+        self._arguments = arguments
+        self._schemas = schemas
+        self._values: list[SSAValue] = []
+        self._results: list[Result] = []
+        self._bases: dict[Reference, int] = {}
+
+    def of(self, returned: Sequence[SSAValue]) -> tuple[list[SSAValue], Signature]:
+        """Give the values to return and the function's new signature."""
+        roles = self._signature.results
+        rebound = {index: v for v, r in zip(returned, roles, strict=True) if (index := _rebound(r)) is not None}
+        outputs = [
+            self._program.references.get(v, v) for v, r in zip(returned, roles, strict=True) if _rebound(r) is None
+        ]
+        entries = self._entries(outputs)
+        listed = self._signature.user_outputs or tuple(("value", k) for k in range(len(outputs)))
+        user_outputs = tuple(entries[_number(e[1])] if e[0] == "value" else e for e in listed)
+        self._add_mutated(rebound)
+        arguments = tuple(self._argument(i, a, rebound.get(i)) for i, a in enumerate(self._signature.arguments))
+        return self._values, Signature(arguments, tuple(self._results), user_outputs)
+
+    # ---- Outputs
+
+    def _entries(self, outputs: Sequence[Reference | SSAValue]) -> list[Entry]:
+        alone = _alone([o for o in outputs if isinstance(o, Reference)])
+        return [self._entry(o, o in alone) if isinstance(o, Reference) else self._value_entry(o, None) for o in outputs]
+
+    def _entry(self, output: Reference, alone: bool) -> Entry:
+        path = _path(output)
+        base = path[0]
+        if base.argument is None and alone and all(isinstance(r.link, Same) for r in path[1:]):
+            return self._value_entry(storage.read(self._program.e, output), output.facts)
+        if any(r.frozen is not None for r in path):
+            return self._value_entry(storage.read(self._program.e, output), output.facts)
+        if any(r.history is not None for r in path[1:]):
+            raise UnsupportedError(
+                "an output is a detached alias of another tensor and was written with a history of its own",
+                op="return",
+                cure="return a clone of it",
+            )
+        chain = tuple(view for r in path[1:] for view in self._views(r, base.facts))
+        if base.argument is not None:
+            return ("argument", base.argument, chain)
+        k = self._base(base)
+        return ("alias", k, chain) if chain else ("value", k)
+
+    def _value_entry(self, value: SSAValue, facts: RefFacts | None) -> Entry:
+        return ("value", self._add(value, Result(output=True, strides=_strides(facts))))
+
+    def _base(self, base: Reference) -> int:
+        """Give the result that a base is, made once for all its views."""
+        if base not in self._bases:
+            value = storage.read(self._program.e, base)
+            self._bases[base] = self._add(value, Result(output=True, strides=_strides(base.facts)))
+        return self._bases[base]
+
+    def _add(self, value: SSAValue, result: Result) -> int:
+        self._values.append(value)
+        self._results.append(result)
+        return len(self._values) - 1
+
+    def _views(self, reference: Reference, base: RefFacts) -> list[Entry]:
+        """Give a view as the runtime replays it; a detach where autograd does not see it as one."""
+        facts = reference.facts
+        geometry = (facts.shape, facts.strides, _offset(facts, base))
+        call = reference.call
+        if call is None or reference.placed or call.base != 0 or not operand_zero_first(call.args):
+            found: list[Entry] = [("as_strided.default", geometry, geometry, None)]
+        else:
+            position = call.present[reference.result] if self._gives_list(call.overload, len(call.types)) else None
+            found = [(call.overload, call.args[1:], geometry, position)]
+        if reference.stops and (call is None or call.overload != "detach.default"):
+            found.append(("detach.default", (), geometry, None))
+        return found
+
+    def _gives_list(self, overload: str, results: int) -> bool:
+        schema = self._schemas.get(overload) if self._schemas else None
+        return results > 1 or (schema is not None and schema.tensor_results is None)
+
+    # ---- Arguments
+
+    def _add_mutated(self, rebound: Mapping[int, SSAValue]) -> None:
+        e = self._program.e
+        for index, reference in enumerate(self._arguments):
+            if reference is None or not reference.written:
+                continue
+            current = self._program.references[rebound[index]] if index in rebound else reference
+            value = storage.read(e, current)
+            if value is not e.block.args[index]:
+                hidden = not reference.seen
+                self._add(e.stopped(value) if hidden else value, Result(mutated=index, hidden=hidden))
+
+    def _argument(self, index: int, role: Argument, rebound: SSAValue | None) -> Argument:
+        reference = self._arguments[index]
+        if reference is None:
+            return role
+        geometry = None
+        if rebound is not None:
+            facts = self._program.references[rebound].facts
+            geometry = (facts.shape, facts.strides, _offset(facts, reference.facts))
+        return replace(role, strides=_strides(reference.facts), rebound=geometry)
+
+
+def _rebound(result: Result) -> int | None:
+    attr = result.extra.get(aten.REBOUND)
+    return _number(attr.data) if isinstance(attr, ir.Literal) else None
+
+
+def _number(value: LiteralValue) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _path(output: Reference) -> list[Reference]:
+    """Give the references from the nearest argument, or the root, to the output."""
+    path = [output]
+    while path[-1].argument is None and path[-1].parent is not None:
+        path.append(path[-1].parent)
+    return path[::-1]
+
+
+def _alone(outputs: Sequence[Reference]) -> set[Reference]:
+    """Give the outputs whose storage no other output shares."""
+    owners: dict[storage.Root, set[Reference]] = {}
+    for output in outputs:
+        owners.setdefault(output.root, set()).add(output)
+    return {next(iter(group)) for group in owners.values() if len(group) == 1}
+
+
+def _strides(facts: RefFacts | None) -> ir.Shape | None:
+    if facts is None or facts.strides == ir.contiguous_strides(facts.shape):
+        return None
+    return facts.strides
+
+
+def _offset(facts: RefFacts, base: RefFacts) -> Dim:
+    """Give where a view begins, from the first element of its base, in its own elements."""
+    unit, base_unit = ir.itemsize(facts.dtype), ir.itemsize(base.dtype)
+    offset = exact_quotient(facts.offset * unit - base.offset * base_unit, unit)
+    assert offset is not None
+    return offset

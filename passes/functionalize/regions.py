@@ -1,0 +1,201 @@
+"""Ops with regions and requests for gradients: control flow, the user's own rules, checkpoints, vjp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from isthmus import ir
+from isthmus.diagnostics import UnsupportedError
+from isthmus.dialects import aten, autodiff
+from isthmus.ir import Literal
+from isthmus.passes.functionalize import storage
+from isthmus.passes.functionalize.emission import Emission, is_differentiable
+from isthmus.passes.functionalize.program import Program, rewrites
+from isthmus.passes.functionalize.storage import Reference
+
+
+class _Body:
+    """A region that becomes functional: its arguments as references, its block of values."""
+
+    def __init__(self, program: Program, region: Region) -> None:
+        old = region.block
+        self.block = Block(arg_types=[aten.value_type(a.type) for a in old.args])
+        self.e = Emission(self.block)
+        inner = Program(self.e, recorded=program.recorded)
+        self.arguments: list[Reference | None] = []
+        for captured, argument in zip(old.args, self.block.args, strict=True):
+            argument.name_hint = captured.name_hint
+            if program.recorded and is_differentiable(argument):
+                self.e.active.add(argument)
+            inner.define_fresh(captured, argument)
+            self.arguments.append(inner.references.get(captured))
+        self.terminator = old.last_op
+        assert self.terminator is not None
+        for op in old.ops:
+            if op is not self.terminator:
+                inner.rewrite(op)
+        self.program = inner
+        self.yielded = [inner.read(v) for v in ir.operands_of(self.terminator)]
+
+    @property
+    def written(self) -> list[int]:
+        """The arguments that the body writes."""
+        return [i for i, a in enumerate(self.arguments) if a is not None and a.written]
+
+    def final(self, argument: int) -> SSAValue:
+        """Give the value that an argument has at the end."""
+        reference = self.arguments[argument]
+        assert reference is not None
+        return storage.read(self.e, reference)
+
+    def close(self, values: Sequence[SSAValue]) -> Region:
+        """End the block with these values; gives the region."""
+        assert self.terminator is not None
+        self.e.block.add_op(ir.create_op(type(self.terminator), values, (), location=self.terminator.location))
+        self.e.drop_unused()
+        return Region(self.block)
+
+
+def _literals(op: Operation, **changes: Literal | None) -> dict[str, Attribute]:
+    """Give the properties of an op without those that speak of references."""
+    kept: dict[str, Attribute | None] = {**op.properties, "grad": None, "mutates": None, "aliases": None, **changes}
+    return {key: attr for key, attr in kept.items() if attr is not None}
+
+
+def _operands(program: Program, op: Operation) -> list[SSAValue]:
+    return [program.read(v) for v in ir.operands_of(op)]
+
+
+@rewrites(aten.CondOp, aten.WhileLoopOp, aten.ScanOp, aten.MapOp)
+def _control_flow(program: Program, op: Operation) -> None:
+    """Regions read their operands and give new values; torch refuses anything else while it captures."""
+    bodies = [_Body(program, region) for region in op.regions]
+    if any(body.written for body in bodies):
+        raise UnsupportedError("a branch or loop body writes a tensor from outside", cure="write a clone of it")
+    made = ir.create_op(
+        type(op),
+        _operands(program, op),
+        [aten.value_type(r.type) for r in op.results],
+        _literals(op),
+        location=op.location,
+        regions=[body.close(body.yielded) for body in bodies],
+        attributes=op.attributes,
+    )
+    recorded = ir.literal(op, "grad") is not False
+    for captured, value in zip(op.results, program.e.add(made), strict=True):
+        program.define_fresh(captured, value if recorded else program.e.stopped(value))
+
+
+@rewrites(autodiff.CheckpointOp)
+def _checkpoint(program: Program, op: Operation) -> None:
+    """What the body writes becomes further results."""
+    body = _Body(program, op.regions[0])
+    written = body.written
+    finals = [body.final(i) for i in written]
+    types = [aten.value_type(r.type) for r in op.results] + [v.type for v in finals]
+    operands = ir.operands_of(op)
+    made = ir.create_op(
+        autodiff.CheckpointOp,
+        _operands(program, op),
+        types,
+        _literals(op),
+        location=op.location,
+        regions=[body.close([*body.yielded, *finals])],
+        attributes=op.attributes,
+    )
+    results = program.e.add(made)
+    for i, value in zip(written, results[len(op.results) :], strict=True):
+        seen = cast(Reference, body.arguments[i]).seen
+        storage.write(program.e, program.references[operands[i]], value, seen=seen)
+    _define_results(program, op, body, results)
+
+
+def _define_results(program: Program, op: Operation, body: _Body, results: Sequence[SSAValue]) -> None:
+    """Results that are operands themselves stay them; others that share storage with one are known by their value."""
+    assert body.terminator is not None
+    aliases = cast(tuple[int, ...], ir.literal(op, "aliases") or (-1,) * len(op.results))
+    yielded = ir.operands_of(body.terminator)
+    for index, (captured, alias) in enumerate(zip(op.results, aliases, strict=True)):
+        inner = body.program.references.get(yielded[index])
+        argument = body.arguments.index(inner) if inner is not None and inner in body.arguments else None
+        if argument is not None and isinstance(op, autodiff.CheckpointOp):
+            program.define(captured, program.references[ir.operands_of(op)[argument]])
+        else:
+            program.define_shared(op, captured, alias, results[index])
+
+
+@rewrites(autodiff.CustomOp)
+def _custom(program: Program, op: Operation) -> None:
+    """What forward writes and returns has the rule's history; what it writes and does not return keeps its own."""
+    assert isinstance(op, autodiff.CustomOp)
+    forward, backward = _Body(program, op.forward), _Body(program, op.backward)
+    if backward.written:
+        raise UnsupportedError("backward writes its arguments in place", cure="write a clone of them")
+    count, operands = len(op.results), ir.operands_of(op)
+    returned = {_returned_argument(forward, k) for k in range(count)}
+    hidden = [i for i in forward.written if i not in returned]
+    finals = [forward.final(i) for i in hidden]
+    yielded = [*forward.yielded[:count], *finals, *forward.yielded[count:]]
+    for position, value in enumerate(finals):
+        backward.block.insert_arg(value.type, count + position)
+    extra = tuple(range(count, count + len(finals)))
+    silent = (*op.non_differentiable, *extra)
+    made = ir.create_op(
+        autodiff.CustomOp,
+        _operands(program, op),
+        [*(aten.value_type(r.type) for r in op.results), *(v.type for v in finals)],
+        _literals(op, non_differentiable=Literal.of(silent) if silent else None),
+        location=op.location,
+        regions=[forward.close(yielded), backward.close(backward.yielded)],
+        attributes=op.attributes,
+    )
+    results = list(program.e.add(made))
+    if ir.literal(op, "grad") is False:
+        results = [program.e.stopped(v) for v in results]
+    for i, value in zip(hidden, results[count:], strict=True):
+        storage.write(program.e, program.references[operands[i]], value, seen=False)
+    aliases = cast(tuple[int, ...], ir.literal(op, "aliases") or (-1,) * count)
+    for k, (captured, alias) in enumerate(zip(op.results, aliases, strict=True)):
+        argument = _returned_argument(forward, k)
+        if argument is not None and argument in forward.written:
+            target = program.references[operands[argument]]
+            storage.write(program.e, target, results[k], seen=True)
+            program.define(captured, target)
+        else:
+            program.define_shared(op, captured, alias, results[k])
+
+
+def _returned_argument(body: _Body, result: int) -> int | None:
+    """Give the argument that a body returns as this result, itself, or None."""
+    assert body.terminator is not None
+    reference = body.program.references.get(ir.operands_of(body.terminator)[result])
+    return next((i for i, a in enumerate(body.arguments) if a is not None and a is reference), None)
+
+
+@rewrites(autodiff.VjpOp)
+def _vjp(program: Program, op: Operation) -> None:
+    """The same request on values; without create_graph its results are constants."""
+    assert isinstance(op, autodiff.VjpOp)
+    made = ir.create_op(
+        autodiff.VjpOp,
+        _operands(program, op),
+        [aten.value_type(r.type) for r in op.results],
+        op.properties,
+        location=op.location,
+        attributes=op.attributes,
+    )
+    results = program.e.add(made)
+    for captured, value in zip(op.results, results, strict=True):
+        if not op.create_graph:
+            program.e.active.discard(value)
+        program.define_fresh(captured, value)
+
+
+@rewrites(autodiff.StopGradientOp)
+def _stop_gradient(program: Program, op: Operation) -> None:
+    """A constant copy."""
+    (captured,) = op.results
+    program.define_fresh(captured, program.e.stopped(program.read(ir.operands_of(op)[0])))
