@@ -17,10 +17,10 @@ from isthmus.passes import PASSES, load_pass
 CAPTURED_TO_PRIM = ("functionalize", "decompose")
 """From the captured program to primitives."""
 
-JOINT = ("differentiate", "simplify", "partition")
+JOINT = ("differentiate", "end-differentiation", "simplify", "partition")
 """A training program: one joint function, then forward and backward."""
 
-INFERENCE = ("simplify", "partition")
+INFERENCE = ("end-differentiation", "simplify", "partition")
 """A program without gradients: one forward function."""
 
 KERNELS = ("decompose{to=elementary}", "simplify", "fuse", "schedule", "plan-memory")

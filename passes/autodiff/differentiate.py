@@ -19,7 +19,7 @@ After:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import FunctionType, ModuleOp
@@ -31,9 +31,8 @@ from isthmus import ir
 from isthmus.diagnostics import IRError
 from isthmus.dialects.prim import Emitter
 from isthmus.dialects.signature import Argument, Result, Signature
-from isthmus.passes import elementary_form
 from isthmus.passes.autodiff.expand import inline
-from isthmus.passes.autodiff.pull import Fallbacks, activity, pull
+from isthmus.passes.autodiff.pull import Fallbacks, TakesDerivatives, activity, pull
 from isthmus.passes.autodiff.table import CONSTANT, is_differentiable
 
 JOINT = "joint"
@@ -41,7 +40,7 @@ JOINT = "joint"
 
 
 @dataclass(frozen=True)
-class DifferentiatePass(ModulePass):
+class DifferentiatePass(TakesDerivatives, ModulePass):
     """Needs: @main in primitives, or a joint function. Leaves: @joint; autodiff ops but custom rules are expanded.
 
     A function of which no gradient is asked keeps its name; only the autodiff ops in it expand. Applied to a joint
@@ -56,8 +55,6 @@ class DifferentiatePass(ModulePass):
     """By which arguments; by default those marked wants_gradient."""
     order: int = 1
     """How often; order 2 of @main is the derivative of its gradients."""
-
-    fallbacks: Fallbacks = field(default=Fallbacks(elementary_form), init=False)
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         name = self.function
@@ -143,10 +140,10 @@ def reaching(ops: Sequence[Operation], active: set[SSAValue], results: Iterable[
 class Body:
     """A function under construction: a copy of another's body with its autodiff ops expanded, open at the end.
 
-    Of a joint function, the copy is the function that gives its gradients, with primals and tangents as arguments.
+    With `as_gradients`, the copy of a joint function is the function of primals and tangents that gives its gradients.
     """
 
-    def __init__(self, func: FuncOp, fallbacks: Fallbacks) -> None:
+    def __init__(self, func: FuncOp, fallbacks: Fallbacks, as_gradients: bool = True) -> None:
         source = func.body.block
         self.block = Block(arg_types=[a.type for a in source.args])
         for old, new in zip(source.args, self.block.args, strict=True):
@@ -156,7 +153,7 @@ class Body:
         self.results = inline(self.emitter, source, self.arguments, fallbacks)
         self.signature = Signature.of(func)
         self._func = func
-        if self.signature.tangents:
+        if as_gradients and self.signature.tangents:
             self._keep_gradients()
 
     def _keep_gradients(self) -> None:

@@ -21,7 +21,7 @@ After:
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 from xdsl.context import Context
@@ -35,9 +35,8 @@ from isthmus import ir
 from isthmus.diagnostics import IRError
 from isthmus.dialects.signature import Argument, Result
 from isthmus.ir import LiteralValue
-from isthmus.passes import elementary_form
 from isthmus.passes.autodiff.differentiate import Body, replace_function
-from isthmus.passes.autodiff.pull import Fallbacks, activity, pull
+from isthmus.passes.autodiff.pull import Fallbacks, TakesDerivatives, activity, pull
 from isthmus.passes.autodiff.table import is_differentiable
 
 DIRECTION = "autodiff.direction"
@@ -48,7 +47,7 @@ DERIVATIVE = "autodiff.derivative"
 
 
 @dataclass(frozen=True)
-class JvpPass(ModulePass):
+class JvpPass(TakesDerivatives, ModulePass):
     """Needs: a function in primitives. Leaves: @jvp of arguments and directions, giving derivatives too."""
 
     name = "jvp"
@@ -57,8 +56,6 @@ class JvpPass(ModulePass):
     """The function to differentiate."""
     arguments: tuple[int, ...] | None = None
     """Which arguments move; by default those marked wants_gradient."""
-
-    fallbacks: Fallbacks = field(default=Fallbacks(elementary_form), init=False)
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         made = jvp(ir.function(op, self.function), self.fallbacks, self.arguments)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from typing import Self
 
 from xdsl.ir import Operation, SSAValue
 
@@ -11,6 +13,7 @@ from isthmus import ir
 from isthmus.diagnostics import CompileError, IRError
 from isthmus.dialects.autodiff import CustomOp
 from isthmus.dialects.prim import Emitter, OpaqueOp, PrimOp
+from isthmus.passes import elementary_form
 from isthmus.passes.autodiff.accumulate import accumulate
 from isthmus.passes.autodiff.table import (
     CALL_PULLBACKS,
@@ -41,6 +44,22 @@ class Fallbacks:
 
     elementary: ElementaryForms = _no_form
     derivative_of: DerivativeOf = _no_derivative
+
+
+FROM_TABLES = Fallbacks(elementary_form)
+"""Elementary forms from the table of decompositions, no traced derivatives."""
+
+
+class TakesDerivatives:
+    """A pass that may need the derivative of a library call, which is handed to it."""
+
+    fallbacks: Fallbacks = FROM_TABLES
+
+    def with_derivatives(self, derivative_of: DerivativeOf) -> Self:
+        """Give the same pass, which asks this function for derivatives of library calls."""
+        prepared = copy(self)
+        object.__setattr__(prepared, "fallbacks", Fallbacks(elementary_form, derivative_of))
+        return prepared
 
 
 def activity(ops: Iterable[Operation], wanted: Iterable[SSAValue]) -> set[SSAValue]:

@@ -66,6 +66,7 @@ class Lowering:
         if not Signature.of(ir.function(joint, "joint")).tangents:
             return self._inference_node(prim)
         halves = joint.clone()
+        self.run(halves, "end-differentiation", None)
         self.run(halves, f"partition{{strategy={self.options.strategy}}}", None)
         forward, backward = only(halves, "forward"), only(halves, "backward")
         self.record.stage(forward_name, "forward", forward)
@@ -105,6 +106,7 @@ class Lowering:
     def _inference(self, prim: ModuleOp) -> Executable:
         alone = prim.clone()
         self.record.restart()
+        self.run(alone, "end-differentiation", None)
         self.run(alone, "simplify", None)
         self.record.stage("forward without gradients", "forward", alone)
         return self.executable(alone, "main")

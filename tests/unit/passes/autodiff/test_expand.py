@@ -34,7 +34,7 @@ def main(text: str) -> FuncOp:
 
 
 def finished(func: FuncOp) -> FuncOp:
-    end_differentiation(func.body.block)
+    end_differentiation(func)
     return verified(func)
 
 
@@ -301,6 +301,21 @@ def test_captured_ops_are_refused_with_the_cure() -> None:
     """.replace("ASKED", ASKED)
     with pytest.raises(IRError, match=r"'func.call': differentiation knows primitives only\n *run functionalize"):
         joint_of(main(text))
+
+
+def test_what_nobody_differentiates_only_expands() -> None:
+    for text in (PENALTY.replace("CREATE", "true"), MY_CUBE, CHECKPOINT):
+        parsed = module(text)
+        parse_pass("end-differentiation").apply(new_context(), parsed)
+        ir.verify(parsed)
+        func = ir.function(parsed, "main")
+        assert not any(op.name.startswith("autodiff.") for op in func.walk())
+        assert Signature.of(func) == Signature.of(main(text))
+        func.detach()
+        checked = finished(joint_of(main(text)))
+        inputs = [numbers(*ir.shape_of(a), seed=7) for a in func.body.block.args]  # pyright: ignore
+        tangent = numbers(*ir.shape_of(func.body.block.last_op.operands[0]))  # pyright: ignore
+        torch.testing.assert_close(run(func, inputs)[0], run(checked, [*inputs, tangent])[0])
 
 
 def test_end_differentiation_leaves_no_marks_in_regions_either() -> None:
