@@ -76,7 +76,7 @@ def _copy_back(mutation: Mutation, argument: Value, results: list[Tensor], sizes
     assert isinstance(argument, Tensor)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not mutation.hidden):
         if mutation.geometry is not None:
-            argument.as_strided_(*_geometry(mutation.geometry, sizes))
+            argument.as_strided_(*_geometry(mutation.geometry, sizes, int(argument.storage_offset())))
         if mutation.result is None:
             return
         value = results[mutation.result]
@@ -91,35 +91,43 @@ def _output(output: UserOutput, arguments: list[Value], results: list[Tensor], s
         return results[output.index]
     if output.kind == "constant":
         return output.value
-    base = results[output.index] if output.kind == "alias" else arguments[output.index]
+    base = cast(Tensor, results[output.index] if output.kind == "alias" else arguments[output.index])
+    start = int(base.storage_offset()) * base.element_size()
     for view in output.chain:
-        base = _replay(view, cast(Tensor, base), sizes)
+        base = _replay(view, base, sizes, start)
     return base
 
 
-def _replay(view: View, base: Tensor, sizes: Mapping[str, int]) -> Tensor:
-    """Take one view again; by its geometry where its operation is not known or gives another."""
-    replay = _operator(view.op)
+def _replay(view: View, base: Tensor, sizes: Mapping[str, int], start: int) -> Tensor:
+    """Take one view again; by its geometry where its operation is not known or gives another.
+
+    `start` is the byte of the storage where the chain's first tensor begins.
+    """
+    replay = None if view.op == _BY_GEOMETRY else _operator(view.op)
     if replay is not None:
         arguments = tuple(_substituted(a, sizes) for a in view.arguments)
         result = replay(base, *arguments)
         if view.result is not None:
             result = cast("Sequence[Tensor]", result)[view.result]
         assert isinstance(result, Tensor)
-        if view.geometry is None or _is_at(result, view.geometry, sizes):
+        if view.geometry is None or _is_at(result, view.geometry, sizes, start):
             return result
     assert view.geometry is not None, f"a view by {view.op} needs a geometry to be replayed"
-    return base.as_strided(*_geometry(view.geometry, sizes))
+    return base.as_strided(*_geometry(view.geometry, sizes, start // base.element_size()))
 
 
-def _geometry(geometry: Geometry, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+_BY_GEOMETRY = "as_strided.default"
+"""Its own arguments count from the storage's start, a view's geometry from the first element of the chain's base."""
+
+
+def _geometry(geometry: Geometry, sizes: Mapping[str, int], start: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     shape = tuple(evaluate(d, sizes) for d in geometry.shape)
     strides = tuple(evaluate(d, sizes) for d in geometry.strides)
-    return shape, strides, evaluate(geometry.offset, sizes)
+    return shape, strides, start + evaluate(geometry.offset, sizes)
 
 
-def _is_at(tensor: Tensor, geometry: Geometry, sizes: Mapping[str, int]) -> bool:
-    shape, strides, offset = _geometry(geometry, sizes)
+def _is_at(tensor: Tensor, geometry: Geometry, sizes: Mapping[str, int], start: int) -> bool:
+    shape, strides, offset = _geometry(geometry, sizes, start // tensor.element_size())
     return (
         tuple(tensor.shape) == shape
         and (tensor.numel() == 0 or has_strides(tensor, strides))

@@ -34,25 +34,34 @@ class Executable(Protocol):
 
 @runtime_checkable
 class SavingExecutable(Protocol):
-    """A forward that can leave the intermediates it saves in an arena."""
+    """A forward that can leave the intermediates it saves in an arena (all of them, if `saves_in_arena`)."""
+
+    @property
+    def saves_in_arena(self) -> bool:
+        """Whether nothing that it saves is a tensor of its own, but for arguments and results."""
+        ...
 
     def save_in_arena(self, arguments: list[Value], /) -> tuple[list[Tensor], Lease | None]:
         """Run; gives the node's results only, and the arena with the saved intermediates, if any."""
         ...
 
 
-@runtime_checkable
 class RestoringExecutable(Protocol):
     """A backward that can read saved intermediates from the arena the forward left them in."""
 
+    @property
+    def sizes_wanted(self) -> tuple[str, ...]:
+        """Symbols whose values follow the arguments, because only what is in the arena would show them."""
+        ...
+
     def run_from_arena(self, arguments: list[Value], arena: Tensor, /) -> list[Tensor]:
-        """Run; `arguments` lacks the saved intermediates."""
+        """Run; `arguments` lacks the saved intermediates and ends with the sizes wanted."""
         ...
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Shape, strides and offset in elements, as `as_strided` takes them."""
+    """Shape, strides and offset in elements; the offset counts from the first element of what is viewed."""
 
     shape: tuple[Dim, ...]
     strides: tuple[Dim, ...]

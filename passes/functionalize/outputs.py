@@ -38,6 +38,7 @@ class Outputs:
         self._signature = signature
         self._arguments = arguments
         self._schemas = schemas
+        self._rebound: dict[int, Reference] = {}
         self._values: list[SSAValue] = []
         self._results: list[Result] = []
         self._bases: dict[Reference, int] = {}
@@ -45,15 +46,17 @@ class Outputs:
     def of(self, returned: Sequence[SSAValue]) -> tuple[list[SSAValue], Signature]:
         """Give the values to return and the function's new signature."""
         roles = self._signature.results
-        rebound = {index: v for v, r in zip(returned, roles, strict=True) if (index := _rebound(r)) is not None}
+        for value, role in zip(returned, roles, strict=True):
+            if (index := _rebound(role)) is not None:
+                self._rebound[index] = self._program.references[value]
         outputs = [
             self._program.references.get(v, v) for v, r in zip(returned, roles, strict=True) if _rebound(r) is None
         ]
         entries = self._entries(outputs)
         listed = self._signature.user_outputs or tuple(("value", k) for k in range(len(outputs)))
         user_outputs = tuple(entries[_number(e[1])] if e[0] == "value" else e for e in listed)
-        self._add_mutated(rebound)
-        arguments = tuple(self._argument(i, a, rebound.get(i)) for i, a in enumerate(self._signature.arguments))
+        self._add_mutated()
+        arguments = tuple(self._argument(i, a) for i, a in enumerate(self._signature.arguments))
         return self._values, Signature(arguments, tuple(self._results), user_outputs)
 
     # ---- Outputs
@@ -75,11 +78,25 @@ class Outputs:
                 op="return",
                 cure="return a clone of it",
             )
-        chain = tuple(view for r in path[1:] for view in self._views(r, base.facts))
         if base.argument is not None:
-            return ("argument", base.argument, chain)
+            return ("argument", base.argument, self._chain(self._from_rebound(path), base.facts))
+        chain = self._chain(path[1:], base.facts)
         k = self._base(base)
         return ("alias", k, chain) if chain else ("value", k)
+
+    def _chain(self, views: Sequence[Reference], base: RefFacts) -> tuple[Entry, ...]:
+        return tuple(entry for view in views for entry in self._views(view, base))
+
+    def _from_rebound(self, path: Sequence[Reference]) -> Sequence[Reference]:
+        """Give the views that are left to take when the argument has its final geometry."""
+        now = self._rebound.get(path[0].argument if path[0].argument is not None else -1)
+        if now is None:
+            return path[1:]
+        if now in path:
+            return path[path.index(now) + 1 :]
+        last = path[-1]
+        stops = any(r.stops for r in path)
+        return [Reference(last.root, last.type, parent=path[0], link=None, placed=True, stops=stops)]
 
     def _value_entry(self, value: SSAValue, facts: RefFacts | None) -> Entry:
         return ("value", self._add(value, Result(output=True, strides=_strides(facts))))
@@ -116,24 +133,23 @@ class Outputs:
 
     # ---- Arguments
 
-    def _add_mutated(self, rebound: Mapping[int, SSAValue]) -> None:
+    def _add_mutated(self) -> None:
         e = self._program.e
         for index, reference in enumerate(self._arguments):
             if reference is None or not reference.written:
                 continue
-            current = self._program.references[rebound[index]] if index in rebound else reference
-            value = storage.read(e, current)
+            value = storage.read(e, self._rebound.get(index, reference))
             if value is not e.block.args[index]:
                 hidden = not reference.seen
                 self._add(e.stopped(value) if hidden else value, Result(mutated=index, hidden=hidden))
 
-    def _argument(self, index: int, role: Argument, rebound: SSAValue | None) -> Argument:
+    def _argument(self, index: int, role: Argument) -> Argument:
         reference = self._arguments[index]
         if reference is None:
             return role
         geometry = None
-        if rebound is not None:
-            facts = self._program.references[rebound].facts
+        if index in self._rebound:
+            facts = self._rebound[index].facts
             geometry = (facts.shape, facts.strides, _offset(facts, reference.facts))
         return replace(role, strides=_strides(reference.facts), rebound=geometry)
 
