@@ -96,7 +96,8 @@ class TapeNode:
         self.counters = Counters()
         self.expects_higher_order = higher_order
         self._forward = forward
-        self._arena_forward = forward if isinstance(forward, SavingExecutable) else None
+        in_arena = isinstance(forward, SavingExecutable) and forward.saves_in_arena
+        self._arena_forward = cast(SavingExecutable, forward) if in_arena else None
         self._inference = inference or forward
         self._make_backward = make_backward
         self._backward: Executable | None = None
@@ -265,8 +266,9 @@ class TapeNode:
             found = _run(backward, arguments)
         else:
             note_call(backward)
-            assert isinstance(backward, RestoringExecutable)
-            found = backward.run_from_arena(arguments, arena)
+            restoring = cast(RestoringExecutable, backward)
+            arguments.extend(run.sizes[name] for name in restoring.sizes_wanted)
+            found = restoring.run_from_arena(arguments, arena)
         if not backward_keeps_graph():
             run.primals = None
             if run.lease is not None:

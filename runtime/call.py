@@ -112,6 +112,11 @@ class NativeProgram:
         return self._fast_or_slow(arguments, arena)
 
     @property
+    def sizes_wanted(self) -> tuple[str, ...]:
+        """Symbols whose values follow the arguments of `run_from_arena`."""
+        return tuple(source.name for source in self.program.extra_sizes)
+
+    @property
     def saves_in_arena(self) -> bool:
         """Whether all that is saved, but arguments and results, is in the arena."""
         kept = {b.place for b in self.program.results[: self.program.kept]}

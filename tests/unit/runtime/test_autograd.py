@@ -233,6 +233,8 @@ def square_of_sine_node(pool: ArenaPool | None = None, **options: object) -> Tap
             return [x.sin() ** 2, x.sin(), x, x.cos()]
 
     class InArena(Forward):
+        saves_in_arena = True
+
         def save_in_arena(self, arguments: list[Value], /) -> tuple[list[Tensor], Lease | None]:
             assert pool is not None
             (x,) = tensors(arguments)
@@ -245,6 +247,8 @@ def square_of_sine_node(pool: ArenaPool | None = None, **options: object) -> Tap
             return [x.sin() ** 2], lease
 
     class Backward:
+        sizes_wanted = ()
+
         def __call__(self, arguments: list[Value], /) -> list[Tensor]:
             t, cosine, x, sine = tensors(arguments)
             assert torch.equal(x.sin(), sine)
