@@ -180,8 +180,8 @@ def dot(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequence[Valu
     batch = [a.shape[d] for d in batch_a]
     rows, columns = [a.shape[d] for d in free_a], [b.shape[d] for d in free_b]
     depth = math.prod(a.shape[d] for d in contract_a)
-    left = a.permute(*batch_a, *free_a, *contract_a).reshape(math.prod(batch), math.prod(rows), depth)
-    right = b.permute(*batch_b, *contract_b, *free_b).reshape(math.prod(batch), depth, math.prod(columns))
+    left = a.permute((*batch_a, *free_a, *contract_a)).reshape(math.prod(batch), math.prod(rows), depth)
+    right = b.permute((*batch_b, *contract_b, *free_b)).reshape(math.prod(batch), depth, math.prod(columns))
     return (torch.bmm(left, right).reshape(batch + rows + columns),)
 
 
