@@ -166,9 +166,12 @@ def nextafter(e: Emitter, op: prim.NextafterOp, cts: Cotangents, needs: Needs) -
 
 @pullback(prim.Atan2Op)
 def atan2(e: Emitter, op: prim.Atan2Op, cts: Cotangents, needs: Needs) -> Cotangents:
-    """y = angle of (b, a): ā = ȳ·b/(a² + b²), b̄ = -ȳ·a/(a² + b²)."""
+    """y = angle of (b, a): ā = ȳ·b/(a² + b²), b̄ = -ȳ·a/(a² + b²), 0 at the origin."""
     a, b, g = op.a, op.b, one(cts)
-    per_square = e.mul(g, e.reciprocal(e.add(e.square(a), e.square(b))))
+    square = e.add(e.square(a), e.square(b))
+    origin = e.cmp("eq", square, e.zeros_like(square))
+    inverse = e.reciprocal(e.select(origin, e.const_like(1, square), square))
+    per_square = e.mul(g, e.select(origin, e.zeros_like(square), inverse))
     return (
         e.mul(per_square, b) if needs[0] else None,
         e.neg(e.mul(per_square, a)) if needs[1] else None,
