@@ -14,7 +14,7 @@ from functools import cache
 from typing import ClassVar, NamedTuple, cast
 
 from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType, ModuleOp, TensorType
-from xdsl.ir import Attribute, Data, Dialect, Operation, Region, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, Block, Data, Dialect, Operation, Region, SSAValue, TypeAttribute
 from xdsl.irdl import (
     irdl_attr_definition,
     irdl_op_definition,
@@ -389,6 +389,21 @@ def count(op: Operation, key: str) -> int:
     if not isinstance(number, int):
         raise VerifyException(f"{key} must be a number")
     return number
+
+
+def written_arguments(block: Block) -> list[int]:
+    """Give the arguments of a block that its ops write, directly or through a view, in order."""
+    root: dict[SSAValue, int] = {a: i for i, a in enumerate(block.args)}
+    written: set[int] = set()
+    for op in block.ops:
+        operands = ir.operands_of(op)
+        mutates = cast(tuple[int, ...], ir.literal(op, "mutates") or ())
+        aliases = cast(tuple[int, ...], ir.literal(op, "aliases") or ())
+        written |= {root[operands[i]] for i in mutates if operands[i] in root}
+        for result, index in zip(op.results, aliases, strict=False):
+            if index >= 0 and operands[index] in root:
+                root[result] = root[operands[index]]
+    return sorted(written)
 
 
 # ---- What a captured module says beside its ops

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
@@ -25,8 +25,11 @@ _STRENGTH = ("must_save", "prefer_save", "must_recompute", "prefer_recompute")
 def policy_of(body: fx.GraphModule) -> Policy | None:
     """Give the policy that the user passed as context_fn; None for a plain checkpoint."""
     context_fn = body.meta.get("_checkpoint_context_fn")
-    if context_fn is None:
-        return None
+    return None if context_fn is None else policy_of_contexts(context_fn)
+
+
+def policy_of_contexts(context_fn: Callable[[], Sequence[object]]) -> Policy:
+    """Give the policy behind a context_fn; UnsupportedError where create_selective_checkpoint_contexts is not."""
     policy = getattr(context_fn()[0], "policy_fn", None)
     if policy is None:
         raise UnsupportedError(
@@ -37,14 +40,14 @@ def policy_of(body: fx.GraphModule) -> Policy | None:
 
 
 @contextmanager
-def tagging(recorder: Recorder, policy: Policy | None) -> Generator[None]:
-    """Tag the calls recorded meanwhile with what the policy says."""
-    before = recorder.policy
-    recorder.policy = policy
+def tagging(recorder: Recorder, policy: Policy | None, default: str | None = None) -> Generator[None]:
+    """Tag the calls recorded meanwhile with what the policy says, or all of them with `default`."""
+    before = recorder.policy, recorder.tag
+    recorder.policy, recorder.tag = policy, default
     try:
         yield
     finally:
-        recorder.policy = before
+        recorder.policy, recorder.tag = before
 
 
 class AskPolicy(TorchDispatchMode):

@@ -8,10 +8,9 @@ from typing import cast
 
 import torch
 from torch import Tensor
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import SSAValue
 
 from isthmus import ir
+from isthmus.dialects import aten
 from isthmus.frontend.captured import Captured, Compiled, Value
 
 Relation = dict[tuple[int, int], int]
@@ -42,22 +41,6 @@ def _span(tensor: Tensor) -> tuple[int, int, int] | None:
     return storage, start, start + (reach + 1) * tensor.element_size()
 
 
-def written_arguments(module: ModuleOp) -> list[int]:
-    """Give the arguments of `@main` that the program writes, directly or through a view."""
-    block = ir.function(module, "main").body.block
-    root: dict[SSAValue, int] = {a: i for i, a in enumerate(block.args)}
-    written: set[int] = set()
-    for op in block.ops:
-        operands = ir.operands_of(op)
-        mutates = cast(tuple[int, ...], ir.literal(op, "mutates") or ())
-        aliases = cast(tuple[int, ...], ir.literal(op, "aliases") or ())
-        written |= {root[operands[i]] for i in mutates if operands[i] in root}
-        for result, index in zip(op.results, aliases, strict=False):
-            if index >= 0 and operands[index] in root:
-                root[result] = root[operands[index]]
-    return sorted(written)
-
-
 @dataclass(frozen=True)
 class OverlapCheck:
     """The inputs to look at, and how they overlapped when the program was captured."""
@@ -77,7 +60,7 @@ class OverlapCheck:
 
 def check_of(captured: Captured, examples: Sequence[object]) -> OverlapCheck | None:
     """Give the check that a captured program needs; None where it writes to no input or has only one."""
-    written = written_arguments(captured.module)
+    written = aten.written_arguments(ir.function(captured.module, "main").body.block)
     tensors = [i for i, x in enumerate(examples) if isinstance(x, Tensor)]
     moving = [i for i in tensors if captured.inputs[i].kind == "tensor"]
     watched = sorted({*moving, *(i for i in written if i in tensors)})

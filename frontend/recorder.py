@@ -6,7 +6,7 @@ results, sizes from their symbolic expressions, the place in the user's program 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import cast
@@ -76,6 +76,10 @@ class Recorder(ProxyTorchDispatchMode):
         """How many functorch levels (torch.func.grad) the program entered that are not entered here."""
         self.policy: checkpoint.Policy | None = None
         """Of the checkpoint region that is being recorded."""
+        self.tag: str | None = None
+        """What calls are tagged with where no policy is asked."""
+        self.find_location: Callable[[], SourceLocation | None] | None = None
+        """Finds the user's line where no one else sets `location`."""
         self._fake_constants: dict[int, Tensor] = {}
 
     # ---- Dispatch
@@ -88,6 +92,7 @@ class Recorder(ProxyTorchDispatchMode):
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         facts = facts_of(func)
+        self.locate()
         with self.errors_at(facts.name):
             if facts.name == "lift_fresh.default":
                 return self._lift(func, cast(Tensor, args[0]))
@@ -151,8 +156,8 @@ class Recorder(ProxyTorchDispatchMode):
             present=present,
             location=ir.location_attr(self.location),
         )
-        if watch is not None and watch.tag is not None:
-            op.attributes[RECOMPUTE] = Literal.of(watch.tag)
+        if (tag := self.tag if watch is None else watch.tag) is not None:
+            op.attributes[RECOMPUTE] = Literal.of(tag)
         self.schemas.add(facts.schema)
         self.emit(op)
         for tensor, value in zip(tensors, op.results, strict=True):
@@ -165,6 +170,11 @@ class Recorder(ProxyTorchDispatchMode):
         values = [d if v is _MISSING else v for v, d in zip(bound, facts.defaults, strict=True)]
         written = (encoded[i] for i in written_arguments(facts, values))
         return tuple(aten.operand_indices(tuple(written)))
+
+    def locate(self) -> None:
+        """Find the user's line."""
+        if self.find_location is not None:
+            self.location = self.find_location() or self.location
 
     def grad_mode(self) -> bool:
         """Whether autograd records what runs now."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -18,6 +17,7 @@ from isthmus import ir
 from isthmus.diagnostics import CompileError, UnsupportedError
 from isthmus.dialects import aten, autodiff
 from isthmus.frontend import checkpoint
+from isthmus.frontend.custom_gradient import emit_custom, without_grad_marks
 from isthmus.frontend.encode import DTYPE_NAMES
 from isthmus.frontend.recorder import Recorder, Scope, storage_of
 from isthmus.ir import Literal, LiteralValue, Operand
@@ -78,9 +78,9 @@ def _cond(call: Call) -> object:
     predicate, then_body, else_body, operands = call.args
     if not isinstance(predicate, Tensor):
         return call.run_body(
-            cast(fx.GraphModule, then_body if predicate else else_body), call.recorder, _list(operands)
+            cast(fx.GraphModule, then_body if predicate else else_body), call.recorder, as_list(operands)
         )
-    regions = [_region(call, cast(fx.GraphModule, b), _list(operands), aten.YieldOp) for b in (then_body, else_body)]
+    regions = [_region(call, cast(fx.GraphModule, b), as_list(operands), aten.YieldOp) for b in (then_body, else_body)]
     then, otherwise = regions
     if [_shape(t) for t in then.results] != [_shape(t) for t in otherwise.results]:
         raise CompileError(
@@ -95,7 +95,7 @@ def _cond(call: Call) -> object:
 
 def _while_loop(call: Call) -> object:
     condition, body, carried, extra = call.args
-    arguments = [*_list(carried), *_list(extra)]
+    arguments = [*as_list(carried), *as_list(extra)]
     regions = [_region(call, cast(fx.GraphModule, b), arguments, aten.YieldOp) for b in (condition, body)]
     captured = _share_captures(call.recorder, regions)
     count = len(_tensors(carried))
@@ -109,7 +109,7 @@ def _scan(call: Call) -> object:
     with call.recorder.unrecorded():
         slices = [x.select(0, 0) for x in _tensors(xs)]
     slices = [call.recorder.like(s, requires_grad=x.requires_grad) for s, x in zip(slices, _tensors(xs), strict=True)]
-    region = _region(call, cast(fx.GraphModule, combine), [*_list(inits), *slices, *_list(extra)], aten.YieldOp)
+    region = _region(call, cast(fx.GraphModule, combine), [*as_list(inits), *slices, *as_list(extra)], aten.YieldOp)
     length = _tensors(xs)[0].shape[0]
     count = len(_tensors(inits))
     results = [*region.results[:count], *(_stacked(call.recorder, r, length) for r in region.results[count:])]
@@ -123,7 +123,7 @@ def _map(call: Call) -> object:
     with call.recorder.unrecorded():
         slices = [x.select(0, 0) for x in _tensors(xs)]
     slices = [call.recorder.like(s, requires_grad=x.requires_grad) for s, x in zip(slices, _tensors(xs), strict=True)]
-    region = _region(call, cast(fx.GraphModule, body), [*slices, *_list(extra)], aten.YieldOp)
+    region = _region(call, cast(fx.GraphModule, body), [*slices, *as_list(extra)], aten.YieldOp)
     length = _tensors(xs)[0].shape[0]
     results = [_stacked(call.recorder, r, length) for r in region.results]
     inputs = [*_tensors(xs), *_tensors(extra), *region.scope.captured]
@@ -143,67 +143,35 @@ def _custom(call: Call) -> object:
     """autograd_function_apply(forward, backward, *args): forward gives (outputs, saved)."""
     recorder = call.recorder
     forward, backward, *args = call.args
-    with _as_differentiable(recorder), recorder.region(_tensors(args)) as scope:
-        outputs, saved = cast(tuple[object, object], call.run_body(cast(fx.GraphModule, forward), recorder, args))
-        saved_values = _list(saved)
-        saved_tensors = _tensors(saved_values)
-        results = _tensors(outputs)
-        recorder.emit(ir.create_op(autodiff.YieldOp, [recorder.value_of(t) for t in (*results, *saved_tensors)], []))
-    aliases = [_position(r, _tensors(args)) for r in results]
-    fresh = [recorder.like(r, requires_grad=True) for r in results]
+    if call.kwargs.get("dirty_idx"):
+        raise UnsupportedError("ctx.mark_dirty has no compiled form", op="autograd.Function")
+    with without_grad_marks(recorder), recorder.region(_tensors(args)) as scope:
+        given = call.run_body(cast(fx.GraphModule, forward), recorder, args)
+        outputs, saved = cast(tuple[object, object], given)
+        results, saved_tensors = _tensors(outputs), _tensors(as_list(saved))
+        emit_yield(recorder, [*results, *saved_tensors])
     cotangents = [recorder.like(r, requires_grad=False) for r in results]
-    with _as_differentiable(recorder), recorder.region([*cotangents, *saved_tensors]) as back:
-        arguments = [*_in_place_of(outputs, cotangents), *saved_values]
-        grads = _list(call.run_body(cast(fx.GraphModule, backward), recorder, arguments))
-        given = [g for g in grads if isinstance(g, Tensor)]
-        recorder.emit(ir.create_op(autodiff.YieldOp, [recorder.value_of(g) for g in given], []))
+    with without_grad_marks(recorder), recorder.region([*cotangents, *saved_tensors]) as back:
+        arguments = [*exchange(as_list(outputs), cotangents), *as_list(saved)]
+        grads = as_list(call.run_body(cast(fx.GraphModule, backward), recorder, arguments))
+        emit_yield(recorder, _tensors(grads))
     if back.captured:
         raise UnsupportedError("backward uses a tensor that forward did not save", op="autograd.Function")
-    properties: dict[str, LiteralValue] = {
-        "saved": len(saved_tensors),
-        "gradients": _gradient_positions(args, grads),
-        "non_differentiable": tuple(cast(Sequence[int], call.kwargs.get("non_differentiable_idx", ()))),
-    }
-    if any(a >= 0 for a in aliases):
-        properties["aliases"] = tuple(aliases)
-    if scope.captured:
-        properties["gradients"] = (*_gradient_positions(args, grads), *(-1 for _ in scope.captured))
-    op = _create(
+    fresh = emit_custom(
         recorder,
-        autodiff.CustomOp,
-        [*_tensors(args), *scope.captured],
-        properties,
-        [Region(scope.block), Region(back.block)],
-        fresh,
+        args,
+        results,
+        grads,
+        saved=len(saved_tensors),
+        forward=scope,
+        backward=back,
+        non_differentiable=cast(Sequence[int], call.kwargs.get("non_differentiable_idx", ())),
     )
-    _mark_gradients(recorder, op)
-    return _in_place_of(outputs, fresh)
-
-
-@contextmanager
-def _as_differentiable(recorder: Recorder) -> Generator[None]:
-    """Dynamo wraps both bodies in no_grad; the rule itself is differentiable again all the same."""
-    before = recorder.grad_override
-    recorder.grad_override = True
-    try:
-        yield
-    finally:
-        recorder.grad_override = before
+    return in_place_of(outputs, fresh)
 
 
 def _position(tensor: Tensor, among: Sequence[Tensor]) -> int:
     return next((i for i, t in enumerate(among) if storage_of(t) == storage_of(tensor)), -1)
-
-
-def _gradient_positions(args: Sequence[object], grads: Sequence[object]) -> tuple[int, ...]:
-    positions: list[int] = []
-    given = 0
-    for argument, grad in zip(args, grads, strict=False):
-        has = isinstance(grad, Tensor)
-        if isinstance(argument, Tensor):
-            positions.append(given if has else -1)
-        given += has
-    return tuple(positions)
 
 
 def _checkpoint(call: Call) -> object:
@@ -213,9 +181,11 @@ def _checkpoint(call: Call) -> object:
     with call.recorder.region(_tensors(args)) as scope, checkpoint.tagging(call.recorder, policy):
         results = call.run(body, args)
         tensors = _tensors(results)
-        call.recorder.emit(ir.create_op(autodiff.YieldOp, [call.recorder.value_of(t) for t in tensors], []))
+        emit_yield(call.recorder, tensors)
     aliases = [_position(r, _tensors(args)) for r in tensors]
     properties: dict[str, LiteralValue] = {"aliases": tuple(aliases)} if any(a >= 0 for a in aliases) else {}
+    if mutates := aten.written_arguments(scope.block):
+        properties["mutates"] = tuple(mutates)
     inputs = [*_tensors(args), *scope.captured]
     _create(call.recorder, autodiff.CheckpointOp, inputs, properties, [Region(scope.block)], tensors)
     return tuple(results)
@@ -226,11 +196,11 @@ def _gradient(call: Call) -> object:
     arguments = dict(zip(_GRAD_ARGUMENTS, call.args, strict=False)) | call.kwargs
     outs, ins = _tensors(arguments["outputs"]), _tensors(arguments["inputs"])
     given = arguments.get("grad_outputs")
-    seeds = [None] * len(outs) if given is None else _list(given)
+    seeds = [None] * len(outs) if given is None else as_list(given)
     if arguments.get("is_grads_batched"):
         raise UnsupportedError("is_grads_batched has no compiled form", op="torch.autograd.grad")
     create_graph = bool(arguments.get("create_graph", False))
-    examples = _list(call.example)
+    examples = as_list(call.example)
     present = [i for i, e in enumerate(examples) if isinstance(e, Tensor)]
     recorder = call.recorder
     results = [recorder.like(cast(Tensor, examples[i]), requires_grad=create_graph) for i in present]
@@ -450,17 +420,27 @@ def _flat(values: object) -> list[object]:
     return pytree.tree_leaves(values, is_leaf=lambda v: v is None)
 
 
-def _list(values: object) -> list[object]:
+def as_list(values: object) -> list[object]:
     """Give a tuple, a list or a single value as a list."""
     return list(cast(Sequence[object], values)) if isinstance(values, list | tuple) else [values]
 
 
 def _tensors(values: object) -> list[Tensor]:
-    return [v for v in _list(values) if isinstance(v, Tensor)]
+    return [v for v in as_list(values) if isinstance(v, Tensor)]
 
 
-def _in_place_of(values: object, tensors: Sequence[Tensor]) -> object:
-    """Give the same structure with its tensors exchanged in order."""
+def exchange(values: Sequence[object], tensors: Sequence[Tensor]) -> list[object]:
+    """Give the values with their tensors exchanged in order."""
     rest = iter(tensors)
-    exchanged = [next(rest) if isinstance(v, Tensor) else v for v in _list(values)]
+    return [next(rest) if isinstance(v, Tensor) else v for v in values]
+
+
+def in_place_of(values: object, tensors: Sequence[Tensor]) -> object:
+    """Give the same structure with its tensors exchanged in order."""
+    exchanged = exchange(as_list(values), tensors)
     return tuple(exchanged) if isinstance(values, list | tuple) else exchanged[0]
+
+
+def emit_yield(recorder: Recorder, tensors: Sequence[Tensor]) -> None:
+    """End a region of autodiff with these values."""
+    recorder.emit(ir.create_op(autodiff.YieldOp, [recorder.value_of(t) for t in tensors], []))

@@ -1,0 +1,217 @@
+"""Direct tracing's view of Python-level calls: those that keep their structure, those that would read data."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
+from unittest import mock
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor
+from torch._ops import HigherOrderOperator
+from torch.autograd.function import Function, FunctionCtx
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from isthmus.diagnostics import UnsupportedError
+from isthmus.frontend import checkpoint, structured
+from isthmus.frontend.custom_gradient import emit_custom, without_grad_marks
+from isthmus.frontend.recorder import Recorder
+
+_ACTIVE = threading.local()
+
+
+class PythonCalls(TorchFunctionMode):
+    """Sees calls of torch's Python functions on tensors while a function is traced."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        kwargs = dict(kwargs or {})
+        if (cure := _READS_DATA.get(func)) is not None and _has_fakes(args):
+            self.recorder.locate()
+            with self.recorder.errors_at(getattr(func, "__name__", str(func))):
+                raise UnsupportedError("the program reads a tensor's value while it is compiled", cure=cure)
+        handler = structured.handler_of(func) if func in _STRUCTURED or isinstance(func, HigherOrderOperator) else None
+        if handler is None:
+            return func(*args, **kwargs)
+        self.recorder.locate()
+        example = _gradient_examples(args, kwargs) if func is torch.autograd.grad else None
+        with self, self.recorder.errors_at(structured.name_of(func)):
+            return handler(structured.Call(self.recorder, _run_body, args, kwargs, example))
+
+
+def _run_body(body: Callable[..., object], recorder: Recorder, args: Sequence[object]) -> object:
+    return body(*args)
+
+
+def _has_fakes(args: Sequence[object]) -> bool:
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return any(isinstance(t, FakeTensor) for t in pytree.tree_leaves(args))
+
+
+def _gradient_examples(args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    """Which of the inputs get a gradient: those that the outputs' history reaches."""
+    outputs = kwargs.get("outputs", args[0] if args else None)
+    inputs = kwargs.get("inputs", args[1] if len(args) > 1 else None)
+    ins = [inputs] if isinstance(inputs, Tensor) else list(cast(Sequence[Tensor], inputs))
+    reached = _history([outputs] if isinstance(outputs, Tensor) else list(cast(Sequence[Tensor], outputs)))
+    return tuple(t if _edge(t) in reached else None for t in ins)
+
+
+def _edge(tensor: Tensor) -> object:
+    node = torch.autograd.graph.get_gradient_edge(tensor)
+    return node.node, node.output_nr
+
+
+def _history(outputs: Sequence[Tensor]) -> set[object]:
+    seen: set[object] = set()
+    pending = [_edge(t) for t in outputs if t.requires_grad]
+    while pending:
+        edge = cast(tuple[Any, int], pending.pop())
+        if edge in seen:
+            continue
+        seen.add(edge)
+        pending.extend((n, k) for n, k in edge[0].next_functions if n is not None)
+    return seen
+
+
+_STRUCTURED = {torch.autograd.grad}
+
+_KEEP_OUT = "keep this line outside of the compiled function, or compile with capture='dynamo', which breaks the graph"
+
+_READS_DATA: dict[object, str] = {
+    Tensor.item: _KEEP_OUT + "; a number that stays on the device can be used as a 0-d tensor",
+    Tensor.tolist: _KEEP_OUT,
+    Tensor.numpy: _KEEP_OUT,
+    Tensor.__array__: _KEEP_OUT,
+    Tensor.__repr__: "print outside of the compiled function",
+    Tensor.__format__: "print outside of the compiled function",
+    Tensor.__bool__: "use torch.where or torch.cond instead of a branch on data, or capture='dynamo'",
+    Tensor.__int__: _KEEP_OUT,
+    Tensor.__float__: _KEEP_OUT,
+    Tensor.__index__: _KEEP_OUT,
+    Tensor.__contains__: _KEEP_OUT,
+    Tensor.backward: "call backward() outside, or use torch.autograd.grad inside",
+    torch.autograd.backward: "call backward() outside, or use torch.autograd.grad inside",
+}
+
+
+# ---- Functions that torch does not show to modes
+
+
+@contextmanager
+def intercepted(recorder: Recorder) -> Generator[None]:
+    """Trace autograd.Function, checkpoint and torch.cond of this thread as what they are."""
+    before = getattr(_ACTIVE, "recorder", None)
+    _ACTIVE.recorder = recorder
+    with ExitStack() as patches:
+        for target, name, replacement in _patches():
+            patches.enter_context(mock.patch.object(target, name, replacement))
+        try:
+            yield
+        finally:
+            _ACTIVE.recorder = before
+
+
+def _patches() -> list[tuple[object, str, object]]:
+    original_apply = Function.__dict__["apply"]
+    original_generator = torch.utils.checkpoint._checkpoint_without_reentrant_generator
+    original_compiling = torch.compiler.is_dynamo_compiling
+
+    def apply(cls: type[Function], *args: object, **kwargs: object) -> object:
+        recorder = getattr(_ACTIVE, "recorder", None)
+        if recorder is None:
+            return original_apply.__func__(cls, *args, **kwargs)
+        return _custom_function(recorder, cls, args, kwargs)
+
+    def generator(function: object, preserve: bool, context_fn: object, *rest: object, **kwargs: object) -> object:
+        recorder = getattr(_ACTIVE, "recorder", None)
+        if recorder is None:
+            return original_generator(function, preserve, context_fn, *rest, **kwargs)
+        return _checkpointed(recorder, context_fn)
+
+    def is_dynamo_compiling() -> bool:
+        return getattr(_ACTIVE, "recorder", None) is not None or original_compiling()
+
+    return [
+        (Function, "apply", classmethod(apply)),
+        (torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", generator),
+        (torch.compiler, "is_dynamo_compiling", is_dynamo_compiling),
+    ]
+
+
+def _checkpointed(recorder: Recorder, context_fn: object) -> Generator[None]:
+    """Around a checkpointed call: what is recorded meanwhile is to be recomputed."""
+    plain = context_fn is torch.utils.checkpoint.noop_context_fn
+    policy = None if plain else checkpoint.policy_of_contexts(cast(Callable[[], Sequence[object]], context_fn))
+    with checkpoint.tagging(recorder, policy, default=None if policy else "must_recompute"):
+        yield
+
+
+class _Context(FunctionCtx):
+    """What forward and backward of an autograd.Function get while they are traced."""
+
+    needs_input_grad: tuple[bool, ...] = ()
+    to_save: tuple[Tensor | None, ...] = ()
+    non_differentiable: tuple[Tensor, ...] = ()
+    dirty_tensors: tuple[Tensor, ...] = ()
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor | None, ...]:
+        return self.to_save
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Absent cotangents are always zeros here."""
+
+
+def _custom_function(
+    recorder: Recorder, cls: type[Function], args: tuple[object, ...], kwargs: dict[str, object]
+) -> object:
+    recorder.locate()
+    if kwargs:
+        raise UnsupportedError("keyword arguments of an autograd.Function have no compiled form", op=cls.__name__)
+    tensors = [a for a in args if isinstance(a, Tensor)]
+    context = _Context()
+    context.needs_input_grad = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
+    with recorder.errors_at(cls.__name__), without_grad_marks(recorder), recorder.region(tensors) as forward:
+        with torch.no_grad():
+            if cls.setup_context is not Function.setup_context:
+                outputs = cls.forward(*args)
+                cls.setup_context(context, args, outputs)
+            else:
+                outputs = cls.forward(context, *args)
+        flat = structured.as_list(outputs)
+        results = [o for o in flat if isinstance(o, Tensor)]
+        if context.dirty_tensors:
+            raise UnsupportedError("ctx.mark_dirty has no compiled form")
+        cotangents = [recorder.like(r, requires_grad=False) for r in results]
+        with recorder.region(cotangents) as backward:
+            grads = structured.as_list(cls.backward(context, *structured.exchange(flat, cotangents)))
+            structured.emit_yield(recorder, [g for g in grads if isinstance(g, Tensor)])
+        saved = list(backward.captured)
+        structured.emit_yield(recorder, [*results, *saved])
+    silent = {id(t) for t in context.non_differentiable}
+    fresh = emit_custom(
+        recorder,
+        args,
+        results,
+        grads,
+        saved=len(saved),
+        forward=forward,
+        backward=backward,
+        non_differentiable=[i for i, r in enumerate(results) if id(r) in silent],
+    )
+    return structured.in_place_of(outputs, fresh)
