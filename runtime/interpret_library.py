@@ -50,6 +50,41 @@ def call_overload(name: str, args: Sequence[LiteralValue], operands: Sequence[Va
     return flat_tensors(function(*positional, **keywords))
 
 
+_RUNNING_STATISTICS = frozenset(("batch_norm.default", "native_batch_norm.default", "instance_norm.default"))
+"""Overloads that write arguments 3 and 4 while training (argument 5), which their schemas do not say."""
+
+
+def call_on_values(name: str, args: Sequence[LiteralValue], operands: Sequence[Value], frame: Frame) -> list[Value]:
+    """Call an overload that must leave its operands alone: what it writes are copies.
+
+    Gives what torch returns (less None, and less what only gives written operands back), then the written copies.
+    """
+    written = _written(name, args)
+    if not written:
+        return [value for value in call_overload(name, args, operands, frame) if value is not None]
+    copies = list(operands)
+    for i in written:
+        copies[i] = cast(Tensor, operands[i]).clone()
+    updated = [copies[i] for i in written]
+    given = call_overload(name, args, copies, frame)
+    own = [v for v in given if v is not None and not any(v is u for u in updated)]
+    return own + updated
+
+
+def _written(name: str, args: Sequence[LiteralValue]) -> list[int]:
+    """The operands that an overload writes, in the order of its arguments."""
+    schema = find_overload(name)._schema  # pyright: ignore[reportPrivateUsage] (torch has no public name for it)
+    places = [k for k, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+    if name in _RUNNING_STATISTICS and args[5]:
+        places = [3, 4]
+    found: list[int] = []
+    for k in places:
+        value = args[k]
+        entries = cast(tuple[LiteralValue, ...], value) if isinstance(value, tuple) else (value,)
+        found.extend(v.index for v in entries if isinstance(v, Operand))
+    return found
+
+
 def flat_tensors(result: object) -> list[Value]:
     """Give the tensors of what an operator returned, None where it gave none."""
     if result is None or isinstance(result, (Tensor, int, float)):

@@ -12,7 +12,7 @@ from xdsl.ir import Operation
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.ir import LiteralValue
-from isthmus.runtime.interpret_library import call_overload
+from isthmus.runtime.interpret_library import call_on_values
 from isthmus.runtime.interpret_table import (
     Frame,
     Value,
@@ -218,4 +218,4 @@ def _empty(type_: ir.Attribute, frame: Frame) -> Tensor:
 def opaque(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequence[Value]:
     """A library call."""
     args = cast(tuple[LiteralValue, ...], ir.literal(op, "args"))
-    return call_overload(literal_str(op, "callee"), args, operands, frame)
+    return call_on_values(literal_str(op, "callee"), args, operands, frame)

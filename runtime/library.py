@@ -25,7 +25,7 @@ from isthmus.dialects import prim
 from isthmus.dialects.program import Buffer, LibraryCall, Program, numbers
 from isthmus.ir import Literal, LiteralValue
 from isthmus.runtime import handles
-from isthmus.runtime.interpret_library import call_overload
+from isthmus.runtime.interpret_library import call_on_values
 from isthmus.runtime.interpret_table import DTYPES, TABLE, Value
 from isthmus.runtime.layout import native_facts
 
@@ -185,7 +185,7 @@ def evaluate(call: LibraryCall, operands: Sequence[Tensor], sizes: Mapping[str, 
     """Make a library call on tensors, as the reference interpreter would."""
     frame = _Frame(sizes)
     if not call.symbol.startswith("prim."):
-        return call_overload(call.symbol.removeprefix("aten."), call.arguments, operands, frame)
+        return call_on_values(call.symbol.removeprefix("aten."), call.arguments, operands, frame)
     for module in ("reduce", "structured"):
         importlib.import_module(f"isthmus.runtime.interpret_{module}")
     literals = dict(cast("tuple[tuple[str, LiteralValue], ...]", call.arguments))
