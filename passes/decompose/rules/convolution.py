@@ -8,11 +8,14 @@ from xdsl.ir import SSAValue
 
 from isthmus import ir
 from isthmus.dialects.prim import Emitter
+from isthmus.dialects.prim.reduce import window_length
+from isthmus.ir import Shape
 from isthmus.passes.decompose.promotion import wide
 from isthmus.passes.decompose.table import Call, Refusal, decomposition
-from isthmus.sizes import Dim
+from isthmus.sizes import Dim, size_max
 
 Ints = Sequence[Dim]
+Dims = tuple[int, ...]
 
 
 def _numbers(values: Ints, rank: int) -> tuple[int, ...]:
@@ -21,6 +24,10 @@ def _numbers(values: Ints, rank: int) -> tuple[int, ...]:
     if not all(isinstance(v, int) for v in spread):
         raise Refusal("strides, padding and dilations must be numbers")
     return spread  # pyright: ignore[reportReturnType]
+
+
+def _number(value: Dim) -> int:
+    return _numbers((value,), 1)[0]
 
 
 def _with_bias(e: Emitter, call: Call, y: SSAValue, bias: SSAValue | None, batched: bool) -> SSAValue:
@@ -109,7 +116,33 @@ def _transposed(
     rank = len(ir.shape_of(weight)) - 2
     strides, pads, dilations = (_numbers(v, rank) for v in (stride, padding, dilation))
     shape = call.shape() if batched else (1, *call.shape())
-    return _with_bias(e, call, e.conv_dx(y, weight, shape, strides, pads, dilations, groups), bias, batched)
+    if _reaches(ir.shape_of(y), ir.shape_of(weight), shape, strides, pads, dilations):
+        z = e.conv_dx(y, weight, shape, strides, pads, dilations, groups)
+    else:
+        z = _cut_from_whole(e, y, weight, shape, strides, pads, dilations, groups)
+    return _with_bias(e, call, z, bias, batched)
+
+
+def _reaches(x: Shape, w: Shape, out: Shape, strides: Dims, pads: Dims, dilations: Dims) -> bool:
+    """Whether a convolution takes the result's shape to x's: not where the output padding is a stride or more."""
+    for k, (stride, pad, dilation) in enumerate(zip(strides, pads, dilations, strict=True), 2):
+        if window_length(out[k], _number(w[k]), stride, pad, pad, dilation) != x[k]:
+            return False
+    return True
+
+
+def _cut_from_whole(
+    e: Emitter, x: SSAValue, w: SSAValue, out: Shape, strides: Dims, pads: Dims, dilations: Dims, groups: int
+) -> SSAValue:
+    """Without padding everything is there; the padding is cut off, and what lies beyond is 0."""
+    sizes = ir.shape_of(x)[2:], ir.shape_of(w)[2:]
+    whole = [(n - 1) * s + d * (_number(k) - 1) + 1 for n, k, s, d in zip(*sizes, strides, dilations, strict=True)]
+    none = (0,) * len(whole)
+    y = e.conv_dx(x, w, (*out[:2], *whole), strides, none, dilations, groups)
+    for k, (have, pad) in enumerate(zip(whole, pads, strict=True), 2):
+        y = e.pad(e.slice(y, k, pad, have), k, 0, size_max(pad + out[k] - have, 0))
+        y = e.slice(y, k, 0, out[k])
+    return y
 
 
 @decomposition("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")

@@ -254,12 +254,13 @@ def index_copy(e: Emitter, call: Call, x: SSAValue, dim: int, index: SSAValue, s
 
 @decomposition("index_fill.int_Scalar", "index_fill.int_Tensor")
 def index_fill(e: Emitter, call: Call, x: SSAValue, dim: int, index: SSAValue, value: Scalar) -> SSAValue:
-    """x with x[index] = value along dim; negative positions count from the end"""
+    """x with x[index] = value along dim, a choice by the mask of positions; negative ones count from the end"""
     y, at = at_least_1d(e, x), axis(x, dim)
     shape = ir.shape_of(y)
     places = wrap_negative(e, at_least_1d(e, _integers(e, index)), shape[at])
-    filled = (*shape[:at], ir.shape_of(places)[0], *shape[at + 1 :])
-    return _rows(e, x, dim, places, e.full(value, filled, ir.dtype_of(x)), "set")
+    none, all_ = e.const(False, (shape[at],), "i1"), e.const(True, ir.shape_of(places), "i1")
+    mask = e.broadcast(e.scatter(none, all_, (places,), (0,), "set"), shape, (at,))
+    return e.reshape(e.select(mask, e.full(value, shape, ir.dtype_of(x)), y), call.shape())
 
 
 _COMBINERS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}

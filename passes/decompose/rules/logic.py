@@ -158,7 +158,7 @@ def isclose(e: Emitter, call: Call, a: SSAValue, b: SSAValue, rtol: Scalar, atol
         return close
     if not floating:
         x, y = e.convert(x, "f32"), e.convert(y, "f32")
-    scaled = e.abs(y if not isinstance(rtol, SSAValue) and rtol == 0 else e.mul(like(e, rtol, y), y))
+    scaled = e.abs(e.mul(like(e, rtol, y), y))
     allowed = e.add(like(e, atol, scaled), scaled)
     actual = e.abs(e.sub(x, y))
     finite = e.cmp("lt", actual, like(e, math.inf, actual))

@@ -11,7 +11,7 @@ from isthmus.dialects.prim import Emitter
 from isthmus.passes.decompose.dims import along, broadcast_over, count
 from isthmus.passes.decompose.promotion import like, wide
 from isthmus.passes.decompose.rules.functions import EPSILON
-from isthmus.passes.decompose.table import Call, Scalar, decomposition
+from isthmus.passes.decompose.table import Call, Refusal, Scalar, decomposition
 from isthmus.sizes import Dim
 
 
@@ -164,6 +164,8 @@ def _batch_norm(
     eps: Scalar,
 ) -> tuple[SSAValue, SSAValue, SSAValue, list[SSAValue | None]]:
     """The result, the mean and 1/√(var + ε) used, and the new running statistics."""
+    if len(ir.shape_of(x)) < 2:
+        raise Refusal("has no channels")
     y = wide(e, x)
     over = tuple(d for d in range(len(ir.shape_of(x))) if d != 1)
     if training or running[0] is None or running[1] is None:

@@ -51,7 +51,11 @@ def reflected(e: Emitter, x: SSAValue, dim: int, low: Dim, high: Dim) -> SSAValu
 
 
 def replicated(e: Emitter, x: SSAValue, dim: int, low: Dim, high: Dim) -> SSAValue:
-    """The edge again and again."""
+    """The edge again and again; y[i] = x[i - low held in x], so a cut of all of x leaves the edge."""
+    n = ir.shape_of(x)[dim]
+    for cut, first in ((low, -1), (high, 0)):
+        if isinstance(n, int) and isinstance(cut, int) and cut <= -n:
+            return _repeated(e, e.slice(x, dim, first % n, first % n + 1), dim, n + low + high)
     x, low, high = _cropped(e, x, dim, low, high)
     n = ir.shape_of(x)[dim]
     pieces = [x]

@@ -154,8 +154,8 @@ def diff(
 ) -> SSAValue:
     """x[k + 1] - x[k], n times"""
     at = axis(x, dim)
-    parts = [v for v in (prepend, x, append) if v is not None]
-    y = e.concat(parts, at) if len(parts) > 1 else x
+    parts = [v for v in (prepend, x, append) if v is not None and n > 0]
+    y = e.concat([e.convert(v, call.dtype()) for v in parts], at) if parts else x
     for _ in range(n):
         size = ir.shape_of(y)[at]
         if size == 0:
