@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar, Union, cast
 
@@ -633,14 +632,3 @@ def verify(module: ModuleOp) -> None:
 def block_arguments(func: FuncOp) -> tuple[BlockArgument, ...]:
     """Give the arguments of a function."""
     return tuple(func.body.block.args)
-
-
-@contextmanager
-def operation_errors(op: Operation) -> Generator[None]:
-    """Give errors without a place the op's name and location."""
-    try:
-        yield
-    except IRError as error:
-        if error.op is None:
-            raise IRError(error.what, op=op.name, location=source_location(op), cure=error.cure) from error
-        raise

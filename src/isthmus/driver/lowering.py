@@ -48,8 +48,8 @@ class Lowering:
         """Lower a captured aten module to primitives, in place."""
         self.record.restart()
         self.run(module, "functionalize", "functional")
-        table = "" if self.options.decompositions == "default" else " table=none"
-        self.run(module, f"decompose{{to=prim{table}}}", "prim")
+        random = "library" if self.options.fallback_random else "philox"
+        self.run(module, f"decompose{{to=prim table={self.options.decompositions} random={random}}}", "prim")
         self.stages["prim"] = module
         return module
 

@@ -10,8 +10,10 @@ import torch
 from xdsl.dialects.builtin import ModuleOp
 
 from isthmus import ir
+from isthmus.dialects import aten
 from isthmus.dialects.signature import Signature
 from isthmus.driver.artifacts import Record, log
+from isthmus.driver.derivatives import derivatives_of_calls
 from isthmus.driver.lowering import Lowering, compiling
 from isthmus.driver.options import Options
 from isthmus.frontend.captured import Captured, Compiled
@@ -46,7 +48,7 @@ class Session:
     def compile_captured(self, captured: Captured) -> Compiled:
         """Lower a captured program down to the first call; the backward waits for its first use."""
         record = Record(captured.name)
-        lowering = Lowering(self.options, record)
+        lowering = Lowering(self.options, record, derivatives_of_calls(self.options, captured_hints(captured.module)))
         program = Program(captured, lowering)
         self.programs.append(program)
         with compiling():
@@ -94,6 +96,12 @@ def _user_output(
         return what
     assert isinstance(what, int)
     return arguments[what] if kind == "argument" else results[what]
+
+
+def captured_hints(module: ModuleOp) -> dict[str, int]:
+    """Give the example values of the size symbols of a captured module."""
+    found = module.attributes.get(aten.HINTS)
+    return dict(cast(tuple[tuple[str, int], ...], found.data)) if isinstance(found, ir.Literal) else {}
 
 
 def without_gradients(module: ModuleOp) -> None:
