@@ -8,11 +8,12 @@ again, by the very view operations of the program, so that autograd sees them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.convention import Convention, Geometry, Mutation, UserOutput, Value, View
@@ -105,8 +106,8 @@ def _replay(view: View, base: Tensor, sizes: Mapping[str, int], start: int) -> T
     """
     replay = None if view.op == _BY_GEOMETRY else _operator(view.op)
     if replay is not None:
-        arguments = tuple(_substituted(a, sizes) for a in view.arguments)
-        result = replay(base, *arguments)
+        positional, named = _bound(replay, [_substituted(a, sizes) for a in view.arguments])
+        result = replay(base, *positional, **named)
         if view.result is not None:
             result = cast("Sequence[Tensor]", result)[view.result]
         assert isinstance(result, Tensor)
@@ -135,6 +136,13 @@ def _is_at(tensor: Tensor, geometry: Geometry, sizes: Mapping[str, int], start: 
     )
 
 
+def _bound(operator: OpOverload, values: Sequence[object]) -> tuple[Sequence[object], dict[str, object]]:
+    """Give the arguments after the first as positional and keyword ones."""
+    arguments = operator._schema.arguments[1:]  # pyright: ignore[reportPrivateUsage] (torch has no public name for it)
+    count = sum(not a.kwarg_only for a in arguments)
+    return values[:count], {a.name: v for a, v in zip(arguments[count:], values[count:], strict=False)}
+
+
 def _substituted(argument: object, sizes: Mapping[str, int]) -> object:
     if isinstance(argument, Size):
         return argument.evaluate(sizes)
@@ -144,9 +152,10 @@ def _substituted(argument: object, sizes: Mapping[str, int]) -> object:
 
 
 @functools.cache
-def _operator(name: str) -> Callable[..., object] | None:
-    """The ATen overload of a name such as `transpose.int`, None where there is none."""
-    base, _, overload = name.removeprefix("aten.").partition(".")
-    packet = getattr(torch.ops.aten, base, None) if base else None
+def _operator(name: str) -> OpOverload | None:
+    """The overload of a name such as `transpose.int` or `mylib::view.default`, None where there is none."""
+    namespace, _, rest = name.removeprefix("aten.").rpartition("::")
+    base, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace or "aten"), base, None) if base else None
     found = getattr(packet, overload or "default", None)
-    return cast("Callable[..., object] | None", found)
+    return found if isinstance(found, OpOverload) else None

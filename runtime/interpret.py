@@ -13,7 +13,7 @@ from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
-from xdsl.dialects.builtin import IndexType, ModuleOp
+from xdsl.dialects.builtin import IndexType, ModuleOp, TensorType
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.traits import IsTerminator
@@ -22,8 +22,9 @@ from isthmus import ir
 from isthmus.diagnostics import IRError
 from isthmus.dialects.autodiff import VjpOp
 from isthmus.dialects.signature import Signature
+from isthmus.runtime.fresh import coerce
 from isthmus.runtime.interpret_table import DTYPES, TABLE, Evaluate, Value
-from isthmus.sizes import Size, exact_quotient
+from isthmus.sizes import Size, evaluate, exact_quotient
 
 Listener: TypeAlias = Callable[[Operation, Sequence[Value]], None]
 """Called after each op, also inside regions, with its results."""
@@ -63,11 +64,19 @@ class Interpreter:
         self.module = module
         self.listener = listener
         self.plans: dict[Block, _Plan] = {}
+        types = func.function_type.outputs.data
+        roles = zip(Signature.of(func).results, types, strict=True)
+        self.outputs = [(k, r.strides) for k, (r, t) in enumerate(roles) if r.output and isinstance(t, TensorType)]
+        """What the caller sees, and its strides where they are not row-major."""
 
     def __call__(self, arguments: Sequence[Value]) -> list[Tensor]:
         """Run on arguments in the order of the function's arguments."""
-        results = _Run(self, self.func, arguments).block(self.func.body.block, arguments)
-        return cast(list[Tensor], results)
+        current = _Run(self, self.func, arguments)
+        results = cast(list[Tensor], current.block(self.func.body.block, arguments))
+        for k, strides in self.outputs:
+            numbers = None if strides is None else [evaluate(s, current.sizes) for s in strides]
+            results[k] = coerce(results[k], numbers)
+        return results
 
     def plan(self, block: Block) -> _Plan:
         """Give the plan of a block, made at its first run."""
