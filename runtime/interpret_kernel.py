@@ -18,7 +18,7 @@ from isthmus import ir
 from isthmus.dialects import kernel, prim
 from isthmus.dialects.prim.base import PRIM_OPS
 from isthmus.ir import Literal, LiteralValue, Operand
-from isthmus.runtime.interpret_library import call_overload
+from isthmus.runtime.interpret_library import call_on_values
 from isthmus.runtime.interpret_reduce import combine_along, identity
 from isthmus.runtime.interpret_shape import combine_rows
 from isthmus.runtime.interpret_structured import random_elements
@@ -186,10 +186,11 @@ def _accumulate(point: _Point, op: Operation, arguments: Sequence[Tensor]) -> Se
         return ()
     named = cast(kernel.Map, op.properties["map"]).dims()
     parallel = len(point.op.parallel)
-    rows = [d for d in point.op.rows if d not in named]
-    x = point.everywhere(arguments[0])
-    for d in sorted(rows, reverse=True):
-        x = combine_along(kind, x, (d,)).unsqueeze(d)
+    x = arguments[0]
+    x = x.expand([n if d < parallel or d in named else x.shape[d] for d, n in enumerate(point.sizes)])
+    for d in point.op.rows:
+        if d not in named:  # what is the same along a row counts once
+            x = combine_along(kind, x, (d,)).unsqueeze(d)
     points = 1
     for extent in point.sizes[:parallel]:
         points *= extent
@@ -238,7 +239,7 @@ def extern(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequence[V
     symbol = cast(str, op.symbol.data)
     cls = _PRIMITIVES.get(symbol)
     if cls is None:
-        return call_overload(symbol, cast(tuple[LiteralValue, ...], op.args.data), seen, frame)
+        return call_on_values(symbol, cast(tuple[LiteralValue, ...], op.args.data), seen, frame)
     literals = dict(cast(tuple[tuple[str, LiteralValue], ...], op.args.data))
     bias = literals.pop("bias", None)
     added = seen.pop() if isinstance(bias, (str, Operand)) else None

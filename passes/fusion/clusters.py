@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
+from isthmus.dialects.kernel import Expr, dim
 from isthmus.passes.analysis.access import Index
 from isthmus.passes.fusion.draft import Draft
+from isthmus.passes.fusion.emit import Strides, accesses, linear_index
 from isthmus.passes.fusion.graph import Node, Value
 from isthmus.passes.fusion.space import natural_space, parallel_dims
-from isthmus.sizes import Dim
+from isthmus.passes.fusion.traffic import traffic
+from isthmus.sizes import Dim, exact_quotient
+
+MOST_SPLITS = 8
 
 
 @dataclass(eq=False)
@@ -18,9 +24,10 @@ class Cluster:
     """Nodes of one kernel, the sizes of its space and each node's frame; built into a draft at once."""
 
     sizes: tuple[Dim, ...]
-    frames: dict[Node, Index]
+    frames: Mapping[Node, Index]
     draft: Draft
     parallel: int
+    traffic: float
 
     @cached_property
     def first(self) -> int:
@@ -33,25 +40,74 @@ class Cluster:
         return max(n.number for n in self.frames)
 
     @cached_property
-    def reads(self) -> frozenset[Value]:
-        """Buffers that it reads."""
-        found = {i.data[0] for i in self.draft.loads()}  # pyright: ignore[reportIndexIssue]
-        found |= {s.value.maker.operands[0] for s in self.draft.sinks if s.kind == "scatter"}
-        return frozenset(found)
+    def reads(self) -> dict[Value, Index]:
+        """Buffers that it reads, and where it first does."""
+        found: dict[Value, Index] = {}
+        for instr in self.draft.loads():
+            value, index, _ = cast("tuple[Value, Index, bool]", instr.data)
+            found.setdefault(value, index)
+        for sink in self.draft.sinks:
+            if sink.kind == "scatter":
+                found.setdefault(sink.value.maker.operands[0], sink.index)
+        return found
 
     @cached_property
-    def writes(self) -> tuple[Value, ...]:
-        """Buffers that it writes."""
-        return tuple(s.value for s in self.draft.sinks)
+    def writes(self) -> dict[Value, Index]:
+        """Buffers that it writes, and where."""
+        return {s.value: s.index for s in self.draft.sinks}
 
 
-def build(sizes: tuple[Dim, ...], frames: dict[Node, Index], stored: Callable[[Value], bool]) -> Cluster:
-    """Try nodes as one kernel; Refused where they are none."""
-    draft = Draft(sizes, frames, stored)
-    return Cluster(sizes, frames, draft, parallel_dims(draft, frames))
+def build(
+    sizes: tuple[Dim, ...], frames: Mapping[Node, Index], stored: Callable[[Value], bool], strides: Strides
+) -> Cluster:
+    """Try nodes as one kernel; Refused where they are none.
+
+    A dim that is read through a quotient or remainder is split, so that the read is affine.
+    """
+    for _ in range(MOST_SPLITS):
+        draft = Draft(sizes, frames, stored)
+        split = _wanted_split(draft, strides)
+        if split is None:
+            break
+        sizes, new = _split(sizes, *split)
+        frames = {n: tuple(e.substitute(new) for e in frame) for n, frame in frames.items()}
+    parallel = parallel_dims(draft, frames)  # pyright: ignore[reportPossiblyUnbound]
+    return Cluster(sizes, frames, draft, parallel, traffic(draft, parallel, strides))
 
 
-def single(node: Node, stored: Callable[[Value], bool]) -> Cluster:
+def _wanted_split(draft: Draft, strides: Strides) -> tuple[int, Dim] | None:
+    """A dim and the size of its inner part."""
+    for value, index in accesses(draft):
+        if all(e.is_affine() for e in index):
+            continue
+        for (kind, inner, by), _ in linear_index(value, index, strides).terms:
+            if kind in ("div", "mod"):
+                found = _digit(draft, cast(Expr, inner), by)
+                if found is not None:
+                    return found
+    return None
+
+
+def _digit(draft: Draft, inner: Expr, by: Dim) -> tuple[int, Dim] | None:
+    for (kind, d, _), coefficient in inner.terms:
+        if kind != "d":
+            continue
+        part = exact_quotient(by, coefficient)
+        size = draft.sizes[cast(int, d)]
+        if part is not None and part != 1 and part != size and exact_quotient(size, part) is not None:
+            return cast(int, d), part
+    return None
+
+
+def _split(sizes: tuple[Dim, ...], d: int, part: Dim) -> tuple[tuple[Dim, ...], list[Expr]]:
+    outer = exact_quotient(sizes[d], part)
+    assert outer is not None
+    new = [dim(k if k <= d else k + 1) for k in range(len(sizes))]
+    new[d] = dim(d) * part + dim(d + 1)
+    return (*sizes[:d], outer, part, *sizes[d + 1 :]), new
+
+
+def single(node: Node, stored: Callable[[Value], bool], strides: Strides) -> Cluster:
     """Give the kernel of one node; every node is one."""
     sizes, frame = natural_space(node)
-    return build(sizes, {node: frame}, stored)
+    return build(sizes, {node: frame}, stored, strides)

@@ -128,7 +128,9 @@ class Draft:
 
     def _scatter(self, node: Node, frame: Index) -> None:
         op = cast(prim.ScatterOp, node.op)
-        _, updates, *indices = node.operands
+        start, updates, *indices = node.operands
+        if start in self.anchors:
+            raise Refused("a scatter starts from a complete value")
         x = self.value_at(updates, frame)
         rank = len(indices[0].shape)
         at, checks = self._gathered(indices, ints(op.dims.data), node.value.shape, frame[:rank], None)

@@ -26,7 +26,7 @@ class Layout:
 
     def __init__(self, draft: Draft, parallel: int, strides: Strides) -> None:
         self.draft = draft
-        self.accesses = [_linear(v, i, strides) for v, i in accesses(draft)]
+        self.accesses = [linear_index(v, i, strides) for v, i in accesses(draft)]
         weights = [cost.numeric(cost.product(v.shape)) for v, _ in accesses(draft)]
         order = _order(draft, parallel, self.accesses, weights)
         groups = self._groups(order, parallel)
@@ -106,7 +106,8 @@ def accesses(draft: Draft) -> list[tuple[Value, Index]]:
     return reads + [(s.value, s.index) for s in draft.sinks]
 
 
-def _linear(value: Value, index: Index, strides: Strides) -> Expr:
+def linear_index(value: Value, index: Index, strides: Strides) -> Expr:
+    """Give the position in elements that an index of a buffer is."""
     total = constant(0)
     own = strides(value)
     for expr, stride in zip(index, own[len(own) - len(index) :], strict=True):

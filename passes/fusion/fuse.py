@@ -31,6 +31,8 @@ from isthmus.passes.fusion.clusters import Cluster, single
 from isthmus.passes.fusion.emit import emit
 from isthmus.passes.fusion.extern import Seen, emit_extern, seen
 from isthmus.passes.fusion.graph import Graph, Kind, Node, Value
+from isthmus.passes.fusion.merge import Merger
+from isthmus.passes.fusion.roots import choose_roots, drop_roots
 
 
 @dataclass(frozen=True)
@@ -53,15 +55,20 @@ def fuse_function(func: FuncOp) -> None:
     fuse_block(func.body.block, arguments, results)
 
 
-def fuse_block(block: Block, arguments: list[Shape | None], results: list[Shape | None]) -> None:
+def fuse_block(block: Block, arguments: list[Shape | None], results: list[Shape | None], *, merge: bool = True) -> None:
     """Replace the primitives of a block, given strides of its arguments and results where not row-major."""
     graph = Graph(block)
     for node, strides in zip(graph.sources, arguments, strict=True):
         node.value.strides = strides
     program = Program(graph)
     program.require(results)
-    program.choose_roots()
-    program.write(block, program.clusters())
+    choose_roots(graph)
+    merger = program.kernels()
+    if merge:
+        merger.run()
+        drop_roots(merger, graph.nodes)
+        merger.run()
+    program.write(block, merger)
 
 
 def strides_of(value: Value) -> Shape:
@@ -114,22 +121,18 @@ class Program:
         self._keep(base)
         return base, None if base.shape == value.shape else value.shape
 
-    def choose_roots(self) -> None:
-        """Give every computed value a buffer of its own."""
-        for node in self.graph.nodes:
-            if isinstance(node.op, (prim.ElementwiseOp, prim.GatherOp, prim.ConcatOp, prim.RngOp)):
-                node.value.root = True
-
     # ---- kernels in order
 
-    def clusters(self) -> list[Cluster]:
-        """Give the kernels of all nodes that anything reads."""
+    def kernels(self) -> Merger:
+        """Give the kernels of all nodes that anything reads, one each."""
         wanted = self._wanted()
-        found: list[Cluster] = []
-        for node in self.graph.nodes:
-            if node in wanted and node.kind not in (Kind.SOURCE, Kind.EXTERN):
-                found.append(single(node, lambda v: v in wanted[v.maker]))
-        return found
+        singles = [
+            single(node, lambda v: v in wanted[v.maker], strides_of)
+            for node in self.graph.nodes
+            if node in wanted and node.kind not in (Kind.SOURCE, Kind.EXTERN)
+        ]
+        externs = {n: [s.value for s in self.operands[n]] for n in self.operands if n in wanted}
+        return Merger(singles, externs, strides_of)
 
     def _wanted(self) -> dict[Node, set[Value]]:
         """Find the nodes whose buffers are read, and which of these."""
@@ -153,29 +156,43 @@ class Program:
                 stack += [s.value for s in self.operands[node]] if node in self.operands else node.operands
         return found
 
-    def write(self, block: Block, clusters: list[Cluster]) -> None:
+    def write(self, block: Block, merger: Merger) -> None:
         """Put kernels and library calls into the block, in order, and take the primitives out."""
         old = list(block.ops)
         terminator = old.pop()
-        wanted = self._wanted()
         buffers: dict[Value, SSAValue] = {v: v.ssa for n in self.graph.sources for v in n.results if v.ssa is not None}
-        steps: list[tuple[int, Cluster | Node]] = [(c.last, c) for c in clusters]
-        steps += [(n.number, n) for n in self.graph.nodes if n.kind is Kind.EXTERN and n in wanted]
-        for _, step in sorted(steps, key=lambda s: s[0]):
+        made: dict[Node, Operation] = {}
+        for step in merger.in_order():
             if isinstance(step, Cluster):
                 op = emit(step.draft, step.parallel, strides_of, buffers)
                 buffers.update(zip(step.writes, op.results, strict=True))
+                made.update((n, op) for n in step.frames)
             else:
                 op = emit_extern(step, [(buffers[s.value], s.view) for s in self.operands[step]])
                 buffers.update(zip(step.results, op.results, strict=True))
+                made[step] = op
                 for region in op.regions:
                     fuse_block(region.block, [None] * len(region.block.args), [None] * _yields(region.block))
             block.insert_op_before(op, terminator)
+        _note_refusals(merger, made)
         for number, (value, shape) in enumerate(self.returned):
             terminator.operands[number] = _reshaped(buffers[value], shape, terminator)
         for op in reversed(old):
             op.detach()
             op.erase()
+
+
+def _note_refusals(merger: Merger, made: dict[Node, Operation]) -> None:
+    """Write on each kernel which earlier launches it could not join: [number of the launch in the block, reason]."""
+    numbers = {op: k for k, op in enumerate(dict.fromkeys(made.values()))}
+    notes: dict[Operation, dict[int, str]] = {}
+    for refusal in merger.refusals.values():
+        first, second = made.get(refusal.first), made.get(refusal.second)
+        if first is not None and second is not None and first is not second:
+            first, second = sorted((first, second), key=numbers.__getitem__)
+            notes.setdefault(second, {})[numbers[first]] = refusal.reason
+    for op, reasons in notes.items():
+        op.attributes["refused"] = Literal.of(tuple(sorted(reasons.items())))
 
 
 def _reshaped(value: SSAValue, shape: Shape | None, before: Operation) -> SSAValue:
@@ -192,6 +209,3 @@ def _yields(block: Block) -> int:
 
 def _is_pure(node: Node) -> bool:
     return not isinstance(node.op, (prim.OpaqueOp, prim.ControlOp))
-
-
-__all__ = ["FusePass", "Literal", "fuse_function"]

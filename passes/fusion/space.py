@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import cast
 
 from isthmus.dialects.kernel import Expr, constant, dim
+from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index
 from isthmus.passes.fusion.draft import Draft, Refused, anchors, mask
-from isthmus.passes.fusion.graph import Kind, Node, Value, kept
+from isthmus.passes.fusion.graph import Kind, Node, kept
 from isthmus.sizes import Dim
 
 
@@ -41,41 +42,56 @@ def parallel_dims(draft: Draft, frames: Mapping[Node, Index]) -> int:
     """Choose the parallel dims of a kernel, as bits: what each of its nodes allows; Refused where they disagree.
 
     A reduction over rows keeps exactly the parallel dims. Partial results are sums over all parallel dims, at places
-    that row dims name. A stored value is written at least once in each parallel point, hence at no more than one.
+    that row dims name. What is written is written once: by the points of its own dims.
     """
     everything = (1 << len(draft.sizes)) - 1
     exact: int | None = None
-    most = everything
-    columns = 0
+    most, columns = everything, 0
     stored = {sink.value for sink in draft.sinks}
+    places: list[int] = []
     for node, frame in frames.items():
         if node.kind is Kind.PARTIAL:
             columns |= _bits(frame[d] for d in kept(node))
-            _require_whole(node, frame, everything)
+            places.append(_bits(frame))
             continue
         walked = _walked(node, frame)
+        own = _bits(e for _, at in anchors(node, frame)[:1] for e in at)
         if walked:
             if exact is not None and exact != everything & ~walked:
                 raise Refused("its reductions leave different dims")
             exact = everything & ~walked
+            own |= walked if node.kind in (Kind.CUMULATIVE, Kind.SCATTER) else 0
         if node.kind is not Kind.INLINE or node.value in stored:
-            most &= _bits(index for _, at in anchors(node, frame)[:1] for index in at) if not walked else everything
+            most &= own
+            places.append(own | walked)
     chosen = most & ~columns if exact is None else exact
     if chosen & columns:
         raise Refused("a reduction over points and one over rows want different dims in parallel")
     if chosen & ~most:
-        raise Refused("a value would be stored by more than one point")
-    for node, frame in frames.items():
-        if node.kind is Kind.SCATTER or (node.kind is not Kind.INLINE and node.kind is not Kind.PARTIAL):
-            own = _bits(e for _, at in anchors(node, frame)[:1] for e in at)
-            if node.kind is not Kind.SCATTER and chosen & ~own:
-                raise Refused("a reduction would be computed by more than one point")
+        raise Refused("a value would be made by more than one point")
+    rows = everything & ~chosen
+    if any(own & rows not in (0, rows) for own in places):
+        raise Refused("a value would be made more than once along a row")
+    _require_counted(draft, frames, rows)
     return chosen
 
 
-def _require_whole(node: Node, frame: Index, everything: int) -> None:
-    if _bits(frame) != everything:
-        raise Refused("a sum over points would add values more than once")
+def _require_counted(draft: Draft, frames: Mapping[Node, Index], rows: int) -> None:
+    """A partial result takes a value that is the same along a row once, which is wrong for sums along that row."""
+    for sink in draft.sinks:
+        if sink.kind == "accumulate" and sink.combine in ("add", "mul"):
+            missing = _bits(frames[sink.value.maker]) & rows & ~(sink.instr.bits | _bits(sink.index))
+            if missing:
+                raise Refused("a value that is the same along a row would be summed once")
+
+
+def point_count(draft: Draft, parallel: int) -> int:
+    """Give the number of parallel points, symbols guessed."""
+    points = 1
+    for d, size in enumerate(draft.sizes):
+        if parallel >> d & 1:
+            points *= cost.numeric(size)
+    return points
 
 
 def _walked(node: Node, frame: Index) -> int:
@@ -94,6 +110,3 @@ def _bits(exprs: object) -> int:
     for expr in cast("tuple[Expr, ...]", exprs):
         found |= expr.dims()
     return mask(found)
-
-
-__all__ = ["Value", "natural_space", "parallel_dims"]

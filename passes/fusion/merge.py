@@ -1,0 +1,233 @@
+"""Which kernels become one: candidate pairs by the bytes that joining them saves, each tried by building it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from isthmus.passes.analysis import cost
+from isthmus.passes.fusion.align import Link, align
+from isthmus.passes.fusion.clusters import Cluster, build
+from isthmus.passes.fusion.draft import Refused
+from isthmus.passes.fusion.emit import Strides
+from isthmus.passes.fusion.graph import Node, Value
+from isthmus.passes.fusion.space import point_count
+
+LARGEST_KERNEL = 64
+"""Nodes with a buffer or a reduction in one kernel."""
+
+FEWEST_POINTS = 8
+"""A merge that leaves fewer parallel points than this, where there were more, is refused."""
+
+Unit = Cluster | Node
+"""A step of the program: a kernel or a library call."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A pair of nodes whose kernels did not become one, and why."""
+
+    first: Node
+    second: Node
+    reason: str
+
+
+class Merger:
+    """Kernels of a program while they grow."""
+
+    def __init__(self, clusters: Iterable[Cluster], externs: dict[Node, list[Value]], strides: Strides) -> None:
+        self.strides = strides
+        self.externs = externs
+        self.home: dict[Value, Unit] = {}
+        self.readers: dict[Value, list[Unit]] = {}
+        self.alive: dict[Cluster, None] = {}
+        self.refusals: dict[tuple[Node, Node], Refusal] = {}
+        self._queue: list[tuple[float, int, int, Cluster, Cluster]] = []
+        self._count = 0
+        self.trials = 0
+        for node, values in externs.items():
+            self.home.update((v, node) for v in node.results)
+            for value in values:
+                self.readers.setdefault(value, []).append(node)
+        for cluster in clusters:
+            self._enter(cluster)
+
+    # ---- the program as it is
+
+    def _enter(self, cluster: Cluster) -> None:
+        self.alive[cluster] = None
+        for node in cluster.frames:
+            for value in node.results:
+                self.home[value] = cluster
+        for value in cluster.reads:
+            self.readers.setdefault(value, []).append(cluster)
+
+    def _leave(self, cluster: Cluster) -> None:
+        del self.alive[cluster]
+        for value in cluster.reads:
+            self.readers[value].remove(cluster)
+
+    def replace(self, old: Iterable[Cluster], new: Iterable[Cluster]) -> None:
+        """Put kernels in the place of others."""
+        for cluster in old:
+            self._leave(cluster)
+        for cluster in new:
+            self._enter(cluster)
+
+    def is_read(self, value: Value, inside: tuple[Unit, ...] = ()) -> bool:
+        """Whether anything but these units reads the buffer of a value."""
+        return value.required or any(u not in inside for u in self.readers.get(value, ()))
+
+    def in_order(self) -> list[Unit]:
+        """Give all steps, each after what it reads; of those that could come next, the one that ends first."""
+        units: list[Unit] = [*self.alive, *self.externs]
+        waiting: dict[Unit, int] = {}
+        users: dict[Unit, list[Unit]] = {}
+        for unit in units:
+            before = {self.home[v] for v in self._reads(unit) if v in self.home} - {unit}
+            waiting[unit] = len(before)
+            for other in before:
+                users.setdefault(other, []).append(unit)
+        ready = [(_last(u), k, u) for k, u in enumerate(units) if not waiting[u]]
+        heapq.heapify(ready)
+        ordered: list[Unit] = []
+        while ready:
+            _, _, unit = heapq.heappop(ready)
+            ordered.append(unit)
+            for user in users.get(unit, ()):
+                waiting[user] -= 1
+                if not waiting[user]:
+                    heapq.heappush(ready, (_last(user), len(units) + len(ordered) * len(units) + len(ready), user))
+        assert len(ordered) == len(units), "kernels wait for each other"
+        return ordered
+
+    def total(self) -> float:
+        """Weighted bytes that all kernels move."""
+        return sum(c.traffic for c in self.alive)
+
+    # ---- candidates
+
+    def run(self) -> None:
+        """Merge until no pair is left to try."""
+        for cluster in list(self.alive):
+            self._push_neighbours(cluster, both=False)
+        while self._queue:
+            _, _, _, first, second = heapq.heappop(self._queue)
+            if first in self.alive and second in self.alive:
+                merged = self.attempt(first, second)
+                if merged is not None:
+                    self.replace((first, second), (merged,))
+                    self._push_neighbours(merged, both=True)
+
+    def _push_neighbours(self, cluster: Cluster, *, both: bool) -> None:
+        savings: dict[Cluster, float] = {}
+        for value, other, saved in self._neighbours(cluster, both=both):
+            del value
+            savings[other] = savings.get(other, 0.0) + saved
+        for other, saved in savings.items():
+            first, second = (cluster, other) if cluster.last <= other.last else (other, cluster)
+            self._count += 1
+            entry = (-saved, abs(other.last - cluster.last), self._count, first, second)
+            heapq.heappush(self._queue, entry)
+
+    def _neighbours(self, cluster: Cluster, *, both: bool) -> Iterator[tuple[Value, Cluster, float]]:
+        """Producers of what it reads, (consumers of what it writes,) and who reads the same just before and after."""
+        for value in cluster.reads:
+            producer = self.home.get(value)
+            if isinstance(producer, Cluster):
+                alone = not self.is_read(value, (cluster,))
+                yield value, producer, value.nbytes * (2.0 if alone else 1.0)
+            yield from self._siblings(cluster, value)
+        if both:
+            for value in cluster.writes:
+                for reader in self.readers.get(value, ()):
+                    if isinstance(reader, Cluster):
+                        alone = not self.is_read(value, (reader,))
+                        yield value, reader, value.nbytes * (2.0 if alone else 1.0)
+
+    def _siblings(self, cluster: Cluster, value: Value) -> Iterator[tuple[Value, Cluster, float]]:
+        readers = [u for u in self.readers[value] if isinstance(u, Cluster)]
+        if len(readers) > 1:
+            readers.sort(key=lambda c: c.last)
+            at = readers.index(cluster)
+            for other in (*readers[max(at - 1, 0) : at], *readers[at + 1 : at + 2]):
+                yield value, other, float(value.nbytes)
+
+    # ---- one pair
+
+    def attempt(self, first: Cluster, second: Cluster) -> Cluster | None:
+        """Give the kernel of both where there is one and it moves less; else note why not."""
+        self.trials += 1
+        try:
+            merged = self._merge(first, second)
+        except Refused as refused:
+            self._refuse(first, second, refused.reason)
+            return None
+        saved = first.traffic + second.traffic - merged.traffic
+        if first.sizes == second.sizes == merged.sizes:
+            saved += cost.LAUNCH_BYTES
+        if saved <= 0:
+            self._refuse(first, second, "together they would move more bytes")
+            return None
+        return merged
+
+    def _merge(self, first: Cluster, second: Cluster) -> Cluster:
+        if len(first.frames) + len(second.frames) > LARGEST_KERNEL:
+            raise Refused(f"the kernel would have more than {LARGEST_KERNEL} reductions and buffers")
+        if self.depends(second, first) or self.depends(first, second):
+            raise Refused("another step lies between them")
+        both = (first, second)
+        sizes, frames = align((first.sizes, dict(first.frames)), (second.sizes, dict(second.frames)), _links(*both))
+        merged = build(sizes, frames, lambda v: self.is_read(v, both), self.strides)
+        fewest = min(point_count(c.draft, c.parallel) for c in both)
+        if point_count(merged.draft, merged.parallel) < min(fewest, FEWEST_POINTS):
+            raise Refused("too few points would be left to share between threads")
+        return merged
+
+    def _refuse(self, first: Cluster, second: Cluster, reason: str) -> None:
+        a, b = _last_node(first), _last_node(second)
+        self.refusals[a, b] = Refusal(a, b, reason)
+
+    def depends(self, later: Cluster, earlier: Cluster) -> bool:
+        """Whether `later` needs `earlier` through some third step."""
+        bound = earlier.first
+        seen: set[Unit] = {later}
+        stack: list[Unit] = []
+        for value in later.reads:
+            unit = self.home.get(value)
+            if unit is not None and unit is not earlier and unit not in seen:
+                seen.add(unit)
+                stack.append(unit)
+        while stack:
+            unit = stack.pop()
+            if _last(unit) < bound:
+                continue
+            for value in self._reads(unit):
+                before = self.home.get(value)
+                if before is earlier:
+                    return True
+                if before is not None and before not in seen:
+                    seen.add(before)
+                    stack.append(before)
+        return False
+
+    def _reads(self, unit: Unit) -> Iterable[Value]:
+        return unit.reads if isinstance(unit, Cluster) else self.externs.get(unit, ())
+
+
+def _last(unit: Unit) -> int:
+    return unit.last if isinstance(unit, Cluster) else unit.number
+
+
+def _last_node(cluster: Cluster) -> Node:
+    return max(cluster.frames, key=lambda n: n.number)
+
+
+def _links(first: Cluster, second: Cluster) -> list[Link]:
+    """What both touch: what one makes and the other reads, then what both read, the largest first."""
+    made = [(v, at, second.reads[v]) for v, at in first.draft.anchors.items() if v in second.reads]
+    made += [(v, first.reads[v], at) for v, at in second.draft.anchors.items() if v in first.reads]
+    shared = [(v, at, second.reads[v]) for v, at in first.reads.items() if v in second.reads]
+    shared.sort(key=lambda link: -link[0].nbytes)
+    return made + shared

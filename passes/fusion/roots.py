@@ -1,0 +1,143 @@
+"""Which computed values start with a buffer of their own, and which of these buffers turn out not to be worth it.
+
+A value with several users is kept at first; after kernels have grown, what is still written for others is computed
+again where it is read, one value at a time, where the rebuilt kernels move no more bytes.
+"""
+
+from __future__ import annotations
+
+from isthmus.dialects import prim
+from isthmus.passes.analysis import cost
+from isthmus.passes.fusion.clusters import Cluster, build
+from isthmus.passes.fusion.draft import Refused
+from isthmus.passes.fusion.graph import Graph, Kind, Node, Value
+from isthmus.passes.fusion.merge import Merger
+from isthmus.passes.fusion.traffic import work
+
+CHEAP = 4.0
+"""A value of one buffer's elements that costs no more additions than this is computed wherever it is read."""
+
+DEAR = 8.0
+"""A value that costs at least this much is not computed once for every element that it is repeated for."""
+
+LARGEST_CONE = 100
+"""Ops that one value is computed from without a buffer in between."""
+
+MOST_READS = 4
+"""A value that needs more buffers than this is not computed again."""
+
+BYTES_PER_ADDITION = 0.125
+"""What an addition costs, in bytes moved: a core adds some eight numbers while it reads one byte."""
+
+
+class Cone:
+    """What computing a value needs: cost per element, buffers, ops."""
+
+    __slots__ = ("buffers", "cost", "ops")
+
+    def __init__(self, cost_: float, buffers: frozenset[Value], ops: int) -> None:
+        self.cost, self.buffers, self.ops = cost_, buffers, ops
+
+
+def choose_roots(graph: Graph) -> None:
+    """Give a buffer to values that several nodes use, unless they are as cheap to compute as to read."""
+    cones: dict[Value, Cone] = {}
+    uses = _uses(graph)
+    for node in graph.nodes:
+        inline = node.kind is Kind.INLINE
+        whole = _cone(node, cones) if inline else None
+        for value in node.results:
+            if whole is not None and not value.root and _is_root(value, whole, uses.get(value, 0)):
+                value.root = True
+            kept = whole is None or value.root
+            cones[value] = Cone(0.0, frozenset((value,)), 1) if kept else whole
+        if isinstance(node.op, prim.BroadcastOp):
+            _keep_repeated(node, cones)
+
+
+def _uses(graph: Graph) -> dict[Value, int]:
+    """How many nodes use a value, those behind views included."""
+    found: dict[Value, int] = {}
+    for node in reversed(graph.nodes):
+        through = node.kind is Kind.INLINE and isinstance(node.op, prim.ViewOp)
+        weight = min(found.get(node.value, 0), 2) if through else 1
+        for operand in set(node.operands):
+            found[operand] = found.get(operand, 0) + weight
+    return found
+
+
+def _cone(node: Node, cones: dict[Value, Cone]) -> Cone:
+    own = type(node.op).COST if isinstance(node.op, prim.PrimOp) else 0.0
+    parts = [cones[v] for v in dict.fromkeys(node.operands)]
+    buffers = frozenset[Value]().union(*(p.buffers for p in parts))
+    return Cone(own + sum(p.cost for p in parts), buffers, 1 + sum(p.ops for p in parts))
+
+
+def _is_root(value: Value, cone: Cone, uses: int) -> bool:
+    op = value.maker.op
+    if isinstance(op, (prim.ViewOp, prim.SourceOp)) or op is None or not cone.buffers:
+        return False
+    if cone.ops > LARGEST_CONE:
+        return True
+    if uses < 2:
+        return False
+    read = sum(v.nbytes for v in cone.buffers)
+    return not (cone.cost <= CHEAP and read <= value.nbytes)
+
+
+def _keep_repeated(node: Node, cones: dict[Value, Cone]) -> None:
+    """A dear value that a broadcast repeats is computed once."""
+    (x,) = node.operands
+    repeated = cost.numeric(cost.product(node.value.shape)) > cost.numeric(cost.product(x.shape))
+    if repeated and not x.root and x.maker.kind is Kind.INLINE and cones[x].cost >= DEAR and cones[x].buffers:
+        if not isinstance(x.maker.op, prim.ViewOp):
+            x.root = True
+            cones[x] = Cone(0.0, frozenset((x,)), 1)
+            cones[node.value] = cones[x]
+
+
+def drop_roots(merger: Merger, order: list[Node]) -> None:
+    """Take buffers away that cost more than computing their value where it is read."""
+    for node in order:
+        value = node.results[0]
+        home = merger.home.get(value)
+        if node.kind is Kind.INLINE and value.root and not value.required and isinstance(home, Cluster):
+            readers = [u for u in merger.readers.get(value, ()) if u is not home]
+            if readers and all(isinstance(u, Cluster) for u in readers):
+                _try_drop(merger, value, home, [u for u in readers if isinstance(u, Cluster)])
+
+
+def _try_drop(merger: Merger, value: Value, home: Cluster, readers: list[Cluster]) -> None:
+    old = [home, *dict.fromkeys(readers)]
+    needed = {v for v in value.maker.operands}
+    if len(needed) > MOST_READS:
+        return
+    value.root = False
+    try:
+        new = _rebuilt(merger, value, home, old[1:])
+    except Refused:
+        new = None
+    if new is None or _price(new) > _price(old):
+        value.root = True
+        return
+    merger.replace(old, new)
+
+
+def _price(clusters: list[Cluster]) -> float:
+    return sum(c.traffic + BYTES_PER_ADDITION * work(c.draft) for c in clusters)
+
+
+def _rebuilt(merger: Merger, value: Value, home: Cluster, readers: list[Cluster]) -> list[Cluster]:
+    """Rebuild the readers without the buffer, then its home, which may have to store more for them."""
+    inside: tuple[Cluster, ...] = (home, *readers)
+    new = [build(c.sizes, c.frames, lambda v, c=c: _stored(merger, v, c), merger.strides) for c in readers]
+    reads = {v for c in new for v in c.reads}
+    rest = {n: f for n, f in home.frames.items() if n is not value.maker}
+    if rest:
+        stored = lambda v: v in reads or merger.is_read(v, inside)  # noqa: E731
+        new.append(build(home.sizes, rest, stored, merger.strides))
+    return new
+
+
+def _stored(merger: Merger, value: Value, cluster: Cluster) -> bool:
+    return merger.is_read(value, (cluster,))

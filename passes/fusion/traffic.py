@@ -1,0 +1,62 @@
+"""What a kernel moves, in bytes, from its maps: each buffer once, narrow strides dearer."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from isthmus import ir
+from isthmus.passes.analysis import cost
+from isthmus.passes.analysis.access import Index
+from isthmus.passes.fusion.draft import Draft
+from isthmus.passes.fusion.emit import Strides, linear_index
+from isthmus.passes.fusion.graph import Value
+
+NARROW = 2.5
+"""Walking down columns in vectors of 64 bytes runs at this fraction of the bandwidth."""
+
+FEW_ROWS = 64
+"""So many rows of a narrow walk stay in the first cache."""
+
+
+def traffic(draft: Draft, parallel: int, strides: Strides) -> float:
+    """Give the weighted bytes that a kernel reads and writes, symbols guessed."""
+    touched: dict[Value, float] = {}
+    weights: dict[Value, float] = {}
+    for instr in draft.loads():
+        value, index, _ = cast("tuple[Value, Index, bool]", instr.data)
+        bits = instr.bits
+        touched[value] = touched.get(value, 0.0) + _points(draft, bits)
+        weights[value] = max(weights.get(value, 1.0), _weight(draft, parallel, value, index, bits, strides))
+    total = 0.0
+    for value, points in touched.items():
+        total += min(points * ir.itemsize(value.dtype), value.nbytes) * weights[value]
+    for sink in draft.sinks:
+        bits = sink.instr.bits
+        factor = 1.0 if sink.kind == "accumulate" else _weight(draft, parallel, sink.value, sink.index, bits, strides)
+        total += sink.value.nbytes * factor
+        if sink.kind == "scatter":
+            total += 2 * min(sink.value.nbytes, _points(draft, bits) * ir.itemsize(sink.value.dtype))
+    return total
+
+
+def work(draft: Draft) -> float:
+    """Give what the arithmetic costs, in additions, symbols guessed."""
+    return sum(i.cost * _points(draft, i.bits) for i in draft.instrs if i.cost)
+
+
+def _points(draft: Draft, bits: int) -> int:
+    points = 1
+    for d, size in enumerate(draft.sizes):
+        if bits >> d & 1:
+            points *= cost.numeric(size)
+    return points
+
+
+def _weight(draft: Draft, parallel: int, value: Value, index: Index, bits: int, strides: Strides) -> float:
+    """NARROW where points are neighbours but rows are far apart."""
+    rows = ((1 << len(draft.sizes)) - 1) & ~parallel & bits
+    if not rows or _points(draft, rows) <= FEW_ROWS:
+        return 1.0
+    linear = linear_index(value, index, strides)
+    near = [d for d in linear.dims() if linear.coefficient(d) == 1]
+    return NARROW if near and all(parallel >> d & 1 for d in near) else 1.0
