@@ -64,6 +64,7 @@ class TakesDerivatives:
 
 def activity(ops: Iterable[Operation], wanted: Iterable[SSAValue]) -> set[SSAValue]:
     """Give the values that depend differentiably on `wanted`, those included (what torch says requires a gradient)."""
+    load_rules()  # which ops are constant is part of the table
     active = set(wanted)
     if not active:
         return active
