@@ -12,7 +12,7 @@ import threading
 import torch
 from torch import Tensor
 
-from isthmus.runtime.torch_private import storage_uses
+from isthmus.runtime.torch_private import no_dispatch_modes, storage_uses
 
 ALIGNMENT = 64
 """Bytes; torch's CPU allocator aligns to it, and planned offsets are multiples of it."""
@@ -40,7 +40,8 @@ class ArenaPool:
             self._largest = max(self._largest, nbytes, 1)
             size = self._largest
         del arena
-        with torch.inference_mode(False):  # an inference tensor could not be saved on a tape
+        # An inference tensor could not be saved on a tape; a mode might give memory that is not there.
+        with torch.inference_mode(False), no_dispatch_modes():
             return torch.empty(size, dtype=torch.uint8, device=self._device)
 
     def give(self, arena: Tensor) -> None:

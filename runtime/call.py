@@ -22,6 +22,7 @@ from isthmus.runtime.convention import Executable, Value
 from isthmus.runtime.cpu import Loaded
 from isthmus.runtime.fresh import coerce, has_strides
 from isthmus.runtime.interpret_table import DTYPES
+from isthmus.runtime.torch_private import no_dispatch_modes
 from isthmus.sizes import evaluate
 
 _last_native = False
@@ -157,7 +158,11 @@ class NativeProgram:
         raise self._error(status, word, self._sizes(self._checked(arguments, arena)))
 
     def _slow(self, arguments: list[Value], arena: Tensor | None, *, everything: bool = False) -> list[Tensor]:
-        """Look at every argument, then run on pointers."""
+        """Look at every argument, then run on pointers; Python's dispatch modes see none of it."""
+        with no_dispatch_modes():
+            return self._run_on_pointers(arguments, arena, everything)
+
+    def _run_on_pointers(self, arguments: list[Value], arena: Tensor | None, everything: bool) -> list[Tensor]:
         program = self.program
         values = self._checked(arguments, arena)
         sizes = self._sizes(values)

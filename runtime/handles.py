@@ -1,4 +1,4 @@
-"""Torch tensors as the C interface has them: handles made from memory, handles as Python tensors and back."""
+"""Torch tensors as the C interface has them: handles made from memory, handles as Python tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from isthmus.runtime import symbols
 
 _WRAP = "_Z16THPVariable_WrapRKN2at10TensorBaseE"
 _FROM_BLOB = "aoti_torch_create_tensor_from_blob"
-_NEW = "aoti_torch_new_tensor_handle"
+_EMPTY = "aoti_torch_empty_strided"
+_DATA = "aoti_torch_get_data_ptr"
 _DELETE = "aoti_torch_delete_tensor_object"
 _CPU = 0
 
@@ -36,7 +37,7 @@ SCALAR_TYPES: dict[torch.dtype, int] = {
 
 def available() -> bool:
     """Whether this torch exports what is needed here."""
-    return symbols.has(_WRAP, _FROM_BLOB, _NEW, _DELETE)
+    return symbols.has(_WRAP, _FROM_BLOB, _EMPTY, _DATA, _DELETE)
 
 
 @functools.cache
@@ -89,11 +90,14 @@ def free(handle: int) -> None:
     _function(_DELETE, ctypes.c_int32, ctypes.c_void_p)(handle)
 
 
-def handle_of(tensor: Tensor, offset: int) -> int:
-    """A new handle of a tensor; `offset` is that of the C++ tensor in the Python object (`TensorLayout.tensor`)."""
-    made = ctypes.c_void_p()
-    _check(
-        _function(_NEW, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)(id(tensor) + offset, ctypes.addressof(made))
-    )
+def empty(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
+    """A new tensor as a handle, and the address of its memory."""
+    rank = len(shape)
+    made, data = ctypes.c_void_p(), ctypes.c_void_p()
+    words = (ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int32] * 3, ctypes.c_void_p)
+    make = _function(_EMPTY, ctypes.c_int32, *words)
+    sizes, steps = (ctypes.c_int64 * max(1, rank))(*shape), (ctypes.c_int64 * max(1, rank))(*strides)
+    _check(make(rank, sizes, steps, SCALAR_TYPES[dtype], _CPU, 0, ctypes.addressof(made)))
+    _check(_function(_DATA, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)(made, ctypes.addressof(data)))
     assert made.value is not None
-    return made.value
+    return made.value, data.value or 0

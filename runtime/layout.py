@@ -6,6 +6,7 @@ import ctypes
 import functools
 import os
 import struct
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -49,26 +50,30 @@ def find_layout() -> TensorLayout | None:
 
 
 def _search(memory: int) -> TensorLayout | None:
-    """Look for values that nothing else has: sizes and strides of a strange shape, its address, its dtype."""
-    base = torch.empty(3000)
-    probe = base.as_strided((3, 5, 7), (211, 29, 2), 13)
+    """Look for values that nothing else has, in several tensors at the same place."""
+    base = torch.empty(5000)
+    probes = [
+        base.as_strided((3, 5, 7), (211, 29, 2), 13),
+        base.as_strided((11, 2, 4), (97, 53, 3), 1009),
+        base.as_strided((6, 19, 9), (57, 5, 17), 331),
+    ]
     high = base.as_strided((2, 3, 1, 1, 1, 5), (701, 67, 1, 1, 1, 3))
     for tensor in (16, 24, 32):
-        (impl,) = _words(memory, id(probe) + tensor, 1)
         try:
-            words = _words(memory, impl, _REACH // 8)
+            found = [_words(memory, _words(memory, id(p) + tensor, 1)[0], _REACH // 8) for p in probes]
         except OSError:
             continue
-        rank = _find(words, (3, 3, 5, 7, None, None, 211, 29, 2))
-        offset = _find(words, (13,))
-        keys = _find(words, (dispatch_keys(probe),))
-        if rank is None or offset is None or keys is None:
-            continue
-        storage = _find_storage(memory, words, base.data_ptr())
+        shapes = [(3, *p.shape, None, None, *p.stride()) for p in probes]
+        rank = _common(found, shapes)
+        offset = _common(found, [(int(p.storage_offset()),) for p in probes])
+        keys = _common(found, [(dispatch_keys(p),) for p in probes])
+        storage = _find_storage(memory, found[0], base.data_ptr())
         dtype = _find_dtype(memory, tensor)
-        outline = _find_outline(memory, id(high) + tensor, (2, 3, 1, 1, 1, 5, 701, 67, 1, 1, 1, 3))
-        if storage is None or dtype is None or outline is None:
+        outline = _find_outline(memory, id(high) + tensor, (*high.shape, *high.stride()))
+        if None in (rank, offset, keys, storage, dtype, outline):
             continue
+        assert rank is not None and offset is not None and keys is not None
+        assert storage is not None and dtype is not None and outline is not None
         return TensorLayout(
             tensor=tensor,
             storage=storage[0],
@@ -92,14 +97,16 @@ def _words(memory: int, address: int, count: int) -> tuple[int, ...]:
     return struct.unpack(f"<{count}Q", data)
 
 
-def _find(words: tuple[int, ...], pattern: tuple[int | None, ...]) -> int | None:
-    """The only place of a pattern (None: anything)."""
-    places = [
-        k
-        for k in range(len(words) - len(pattern) + 1)
-        if all(want is None or want == have for want, have in zip(pattern, words[k:], strict=False))
-    ]
-    return places[0] if len(places) == 1 else None
+def _common(words: Sequence[tuple[int, ...]], patterns: Sequence[tuple[int | None, ...]]) -> int | None:
+    """The only place where each pattern (None: anything) is found in its words."""
+    places = set(range(len(words[0])))
+    for have, pattern in zip(words, patterns, strict=True):
+        places &= {
+            k
+            for k in range(len(have) - len(pattern) + 1)
+            if all(want is None or want == word for want, word in zip(pattern, have[k:], strict=False))
+        }
+    return places.pop() if len(places) == 1 else None
 
 
 def _find_storage(memory: int, words: tuple[int, ...], data: int) -> tuple[int, int] | None:

@@ -27,7 +27,6 @@ from isthmus.ir import Literal, LiteralValue
 from isthmus.runtime import handles
 from isthmus.runtime.interpret_library import call_on_values
 from isthmus.runtime.interpret_table import DTYPES, TABLE, Value
-from isthmus.runtime.layout import native_facts
 
 NATIVE = frozenset(
     {
@@ -135,7 +134,7 @@ def _make(call: LibraryCall, operands: int, results: int, sizes: Mapping[str, in
         raise RuntimeError(f"'{call.symbol}' failed, or gave other results than {', '.join(wanted)}: {why}")
     for k, (result, buffer) in enumerate(zip(made, call.results, strict=True)):
         place = ctypes.c_uint64.from_address(results + 8 * k)
-        _deliver(result, buffer, place, inputs, sizes)
+        _deliver(result, buffer, place, sizes)
 
 
 def _pointers(array: int) -> Sequence[int]:
@@ -160,25 +159,18 @@ def _tensor_at(address: int, buffer: Buffer, sizes: Mapping[str, int]) -> Tensor
     return handles.from_memory(address, DTYPES[buffer.dtype], shape, strides)
 
 
-def _deliver(
-    made: Value, buffer: Buffer, place: ctypes.c_uint64, inputs: Sequence[Tensor], sizes: Mapping[str, int]
-) -> None:
-    """Put a result where the program wants it: into its memory, or as a tensor of its own."""
+def _deliver(made: Value, buffer: Buffer, place: ctypes.c_uint64, sizes: Mapping[str, int]) -> None:
+    """Put a result where the program wants it: into its memory, or into a new tensor."""
     if not isinstance(made, Tensor):
         made = torch.tensor(made)
     shape, strides = numbers(buffer.shape, sizes), numbers(buffer.strides, sizes)
     dtype = DTYPES[buffer.dtype]
     if made.dtype != dtype or tuple(made.shape) != shape:
         raise RuntimeError(f"a library call gave {made.dtype}{list(made.shape)}, compiled for {dtype}{list(shape)}")
-    if place.value:
-        _tensor_at(place.value, buffer, sizes).copy_(made)
-        return
-    layout = native_facts().layout
-    assert layout is not None, "results of library calls are tensors only where their layout is known"
-    memory = {t.untyped_storage().data_ptr() for t in inputs}
-    if made.stride() != strides or made.untyped_storage().data_ptr() in memory:
-        made = torch.empty_strided(shape, strides, dtype=dtype).copy_(made)
-    place.value = handles.handle_of(made, layout.tensor)
+    address = place.value
+    if not address:
+        place.value, address = handles.empty(dtype, shape, strides)
+    _tensor_at(address, buffer, sizes).copy_(made)
 
 
 def evaluate(call: LibraryCall, operands: Sequence[Tensor], sizes: Mapping[str, int]) -> list[Value]:

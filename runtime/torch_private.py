@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 from torch import Tensor
 
@@ -30,6 +32,11 @@ def functorch_is_active() -> bool:
 def dispatch_keys(tensor: Tensor) -> int:
     """The bits of a tensor's dispatch key set."""
     return int(torch._C._dispatch_keys(tensor).raw_repr())
+
+
+def no_dispatch_modes() -> AbstractContextManager[object]:
+    """A context in which no `TorchDispatchMode` is asked."""
+    return torch._C._DisableTorchDispatch()
 
 
 def excluded_keys() -> int:

@@ -44,6 +44,29 @@ _ATTENTION = parse_schema(
 )
 
 
+_EINSUM = parse_schema("einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor")
+
+
+def _dot(call: LibraryCall, literals: Literals) -> AtenCall | None:
+    """What neither BLAS nor a matrix product can read as it lies: torch permutes and copies."""
+    if "bias" in literals:
+        return None
+    a, b, *_ = call.operands
+    batch_a, batch_b, contract_a, contract_b = (
+        cast("tuple[int, ...]", literals[key]) for key in ("batch_a", "batch_b", "contract_a", "contract_b")
+    )
+    letters = iter("abcdefghijklmnopqrstuvwxyz")
+    left, right = [""] * len(a.shape), [""] * len(b.shape)
+    for i, j in zip((*batch_a, *contract_a), (*batch_b, *contract_b), strict=True):
+        left[i] = right[j] = next(letters)
+    left, right = ([x or next(letters) for x in side] for side in (left, right))
+    free_a = [x for d, x in enumerate(left) if d not in (*batch_a, *contract_a)]
+    free_b = [x for d, x in enumerate(right) if d not in (*batch_b, *contract_b)]
+    kept = "".join([*(left[i] for i in batch_a), *free_a, *free_b])
+    equation = f"{''.join(left)},{''.join(right)}->{kept}"
+    return AtenCall(_EINSUM, (equation, (Operand(0), Operand(1)), None), (0,))
+
+
 def _window(literals: Literals) -> tuple[LiteralValue, ...]:
     """strides, padding, dilations, transposed, output padding, groups"""
     strides, padding, dilations = literals["strides"], literals["padding"], literals["dilations"]
@@ -80,6 +103,7 @@ def _attention(call: LibraryCall, literals: Literals) -> AtenCall | None:
 
 
 _PRIMS: dict[str, Callable[[LibraryCall, Literals], AtenCall | None]] = {
+    "prim.dot": _dot,
     "prim.conv": _conv,
     "prim.conv_dx": _conv_dx,
     "prim.conv_dw": _conv_dw,

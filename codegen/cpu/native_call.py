@@ -15,9 +15,10 @@ from typing import cast
 
 from isthmus import ir
 from isthmus.codegen.cpu.dispatch import SCALAR_TYPES
+from isthmus.codegen.cpu.dispatch_keys import exclude_keys, include_keys
 from isthmus.codegen.cpu.sizes import SizeValues
 from isthmus.codegen.llvm_text import I32, I64, PTR, Function, Module, Type, Value
-from isthmus.dialects.native_facts import TensorLayout
+from isthmus.dialects.native_facts import NativeFacts, TensorLayout
 from isthmus.dialects.program import Argument, Buffer, KernelCall, LibraryCall, Program
 from isthmus.sizes import Dim, Size
 
@@ -39,14 +40,15 @@ def has_call(program: Program) -> bool:
     return all(b.place.kind in ("argument", "saved") or b.place in kept for b in others)
 
 
-def emit_call(module: Module, program: Program, layout: TensorLayout) -> None:
-    """Write `@call` into the module of `@run`."""
-    _Call(module, program, layout).emit()
+def emit_call(module: Module, program: Program, facts: NativeFacts) -> None:
+    """Write `@call` into the module of `@run`; torch's layout must be known."""
+    _Call(module, program, facts).emit()
 
 
 class _Call:
-    def __init__(self, module: Module, program: Program, layout: TensorLayout) -> None:
-        self._program, self._layout = program, layout
+    def __init__(self, module: Module, program: Program, facts: NativeFacts) -> None:
+        assert facts.layout is not None
+        self._program, self._facts, self._layout = program, facts, facts.layout
         self._f = Function(module, "call", [("self", PTR), ("arguments", PTR), ("count", I64)], result=PTR)
         self._symbols: dict[str, Value] = {}
         self._tensors: dict[int, Value] = {}
@@ -191,14 +193,19 @@ class _Call:
         number = f.load(Value(f, f"@{PROGRAM_NUMBER}", PTR), I64)
         f.store(number, f.address(handles, program.handles, "i64"))
         f.store(f.const(0, I64), f.address(handles, program.handles + 1, "i64"))
+        guard = exclude_keys(f, self._facts)
         made = {k: self._make_output(k, b) for k, b in self._outputs().items()}
         data = self._array([self._data_of(made[k]) if k in made else None for k in range(len(program.results))])
         with self._without_gil():
             status = f.emit(f"call i32 @run({_list(arguments, data, temporary, saved, sizes, handles)})", I32)
+        include_keys(f, guard)
         bad = f.compare("ne", status, 0)
         with f.when(bad):
             self._give_failure(status, list(made.values()), handles)
         self._give_results(made, objects, handles)
+        f.start("unmade")
+        include_keys(f, guard)
+        f.line("br label %slow")
         f.start("slow")
         none = Value(f, "@_Py_NoneStruct", PTR)
         f.call_void("Py_IncRef", none)
@@ -230,7 +237,8 @@ class _Call:
         rank, dtype = f.const(len(buffer.shape), I64), f.const(SCALAR_TYPES[buffer.dtype], I32)
         arguments = (rank, self._numbers(buffer.shape), self._numbers(buffer.strides), dtype, zero, zero, slot)
         status = f.call("aoti_torch_empty_strided", I32, *arguments)
-        self._require(f.compare("eq", status, 0))
+        f.line(f"br {f.compare('eq', status, 0)!r}, label %made{number}, label %unmade")
+        f.start(f"made{number}")
         return f.load(slot, PTR)
 
     def _data_of(self, handle: Value) -> Value:

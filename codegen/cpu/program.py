@@ -15,6 +15,7 @@ from typing import TypeVar
 from isthmus.codegen.cpu.aten import aten_call
 from isthmus.codegen.cpu.blas import emit_gemm, plan_gemm
 from isthmus.codegen.cpu.dispatch import Dispatch, declare_settle, empty, keep, settle
+from isthmus.codegen.cpu.dispatch_keys import exclude_keys, include_keys
 from isthmus.codegen.cpu.frame import Frame
 from isthmus.codegen.cpu.matmul import emit_matmul, plan_matmul
 from isthmus.codegen.cpu.native_call import emit_call, has_call
@@ -28,16 +29,14 @@ PYTHON = "isthmus_python"
 """i32 (i64 program, i64 step, i32 failed, ptr operands, ptr results, ptr sizes): the runtime makes a call in Python,
 or, where `failed` is 1, finds out why a call failed."""
 
-_GUARD = "_ZN3c104impl23ExcludeDispatchKeyGuard"
-"""c10::impl::ExcludeDispatchKeyGuard: its constructor and destructor are exported by libc10."""
-
 
 def route_of(call: LibraryCall) -> Route:
     """Say how a call is made."""
     if call.symbol == "prim.dot":
         if plan_gemm(call) is not None:
             return "gemm"
-        return "shim" if plan_matmul(call) is not None else "python"
+        if plan_matmul(call) is not None:
+            return "shim"
     return "dispatcher" if aten_call(call) is not None else "python"
 
 
@@ -46,7 +45,7 @@ def program_text(program: Program, facts: NativeFacts) -> str:
     module = Module()
     emit_run(module, program, facts)
     if facts.layout is not None and has_call(program):
-        emit_call(module, program, facts.layout)
+        emit_call(module, program, facts)
     return str(module)
 
 
@@ -54,17 +53,14 @@ def emit_run(module: Module, program: Program, facts: NativeFacts) -> None:
     """Write `@run` into a module."""
     frame = Frame(module, program)
     f = frame.f
-    guarded = facts.excluded_keys != 0 and any(c.route != "gemm" for c in program.library_calls)
     if any(c.route == "dispatcher" for c in program.library_calls):
         declare_settle(frame)
-    guard = f.slot(I64, 8, align=16)
-    if guarded:
-        f.call_void(f"{_GUARD}C1ENS_14DispatchKeySetE", guard, f.const(facts.excluded_keys, I64))
+    calls = any(c.route != "gemm" for c in program.library_calls)
+    guard = exclude_keys(f, facts) if calls else None
     _Steps(frame).emit()
     f.line("br label %exit")
     f.start("exit")
-    if guarded:
-        f.call_void(f"{_GUARD}D1Ev", guard)
+    include_keys(f, guard)
     f.finish(f.load(frame.status, I32))
 
 
