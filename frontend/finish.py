@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -28,11 +28,18 @@ def finish(
     examples: Sequence[object],
     outputs: Sequence[object],
     name: str,
+    known: Mapping[int, Input] | None = None,
 ) -> Captured:
-    """Make the module; `examples` are the inputs whose storages say which arguments share memory."""
+    """Make the module; `examples` are the inputs whose storages say which arguments share memory.
+
+    `known` describes tensors that the program reached by itself, by their ids.
+    """
     returned, user_outputs = _returned(recorder, outputs)
     arguments = list(recorder.root.block.args)
-    constants = [Input(f"constant {i}", "constant") for i in range(len(recorder.constants))]
+    constants = [
+        (known or {}).get(id(t), Input(f"constant {i}", "constant", t.requires_grad))
+        for i, t in enumerate(recorder.constants)
+    ]
     for argument, described in zip(arguments, (*inputs, *constants), strict=True):
         argument.name_hint = re.sub(r"\W+", "_", described.name).strip("_0123456789") or None
     rebound = [

@@ -19,6 +19,7 @@ from isthmus.frontend import structured
 from isthmus.frontend.captured import Captured, Input
 from isthmus.frontend.finish import finish
 from isthmus.frontend.locations import from_stack_trace
+from isthmus.frontend.modes import restored_modes
 from isthmus.frontend.recorder import Recorder
 from isthmus.frontend.symbolic import SizeReader
 
@@ -84,7 +85,7 @@ def _run(
             recorder.add_input(fake)
         else:
             recorder.add_size()
-    with _restored_modes(), recorder.fake_mode, enable_python_dispatcher(), recorder:
+    with restored_modes(), recorder.fake_mode, enable_python_dispatcher(), recorder:
         result = GraphImporter(graph, recorder).run(*fakes)
         outputs = [v for v in pytree.tree_leaves(result)] if result is not None else []
     return finish(recorder, inputs, fakes, example_inputs, outputs, name)
@@ -153,18 +154,3 @@ def user_name(source: str) -> str:
     """Give Dynamo's source the way the user writes it: L['m']._modules['l']._parameters['weight'] is m.l.weight."""
     name = re.sub(r"^[LG]\['(\w+)'\]", r"\1", source)
     return re.sub(r"\._(?:modules|parameters|buffers)\['(\w+)'\]", r".\1", name)
-
-
-@contextmanager
-def _restored_modes() -> Generator[None]:
-    """Grad mode and autocast are changed by nodes of the graph: put them back, whatever happens."""
-    grad = torch.is_grad_enabled()
-    devices = ("cpu", "cuda")
-    autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]
-    try:
-        yield
-    finally:
-        torch.set_grad_enabled(grad)
-        for device, enabled, dtype in autocast:
-            torch.set_autocast_enabled(device, enabled)
-            torch.set_autocast_dtype(device, dtype)

@@ -13,7 +13,9 @@ import torch
 from isthmus.diagnostics import SourceLocation
 
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in .*$')
-_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parent), sys.prefix + "/lib/python")
+_OURS = Path(__file__).parent  # reached through a link in a source checkout
+_STANDARD = Path(sys.base_prefix) / "lib" / "python"
+_LIBRARIES = tuple(map(str, (Path(torch.__file__).parent, _OURS.parent, _OURS.resolve(), _STANDARD)))
 
 
 def from_stack_trace(text: str | None) -> SourceLocation | None:

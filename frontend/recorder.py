@@ -36,7 +36,7 @@ from isthmus.dialects.autodiff import RECOMPUTE
 from isthmus.frontend import autocast, checkpoint, numbers
 from isthmus.frontend.encode import DTYPE_NAMES, dtype_name, encode_plain
 from isthmus.frontend.operators import OperatorFacts, facts_of, written_arguments
-from isthmus.frontend.symbolic import SizeReader
+from isthmus.frontend.symbolic import FIXED_SIZE, SizeReader
 from isthmus.ir import Literal, LiteralValue, Operand
 
 
@@ -307,7 +307,7 @@ class Recorder(ProxyTorchDispatchMode):
             return tensor
         fake = self._fake_constants.get(id(tensor))
         if fake is None:
-            if type(tensor) not in (Tensor, torch.nn.Parameter):
+            if type(tensor) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer):
                 raise UnsupportedError(f"a tensor subclass ({type(tensor).__name__}) has no compiled form")
             with _paused(self):
                 fake = self.fake_mode.from_tensor(tensor, static_shapes=True)
@@ -359,7 +359,7 @@ class Recorder(ProxyTorchDispatchMode):
                 "the size of the result depends on data",
                 location=self.location,
                 op=name,
-                cure="use a masked form of fixed size (torch.where, topk), or keep it outside of the compiled function",
+                cure=FIXED_SIZE,
             ) from error
 
 

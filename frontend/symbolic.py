@@ -11,7 +11,10 @@ from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy import functions as torch_functions
 
+from isthmus.diagnostics import UnsupportedError
 from isthmus.sizes import Dim, Monomial, Size, size_max, size_min
+
+FIXED_SIZE = "use a form of fixed size (torch.where, topk), or keep it outside of the compiled function"
 
 
 class UntranslatableError(Exception):
@@ -35,6 +38,8 @@ class SizeReader:
         expression = cast(torch.SymInt, size).node.expr
         found = self._cache.get(expression)
         if found is None:
+            if any(symbol.name.startswith("u") for symbol in expression.free_symbols):
+                raise UnsupportedError("the size of the result depends on data", cure=FIXED_SIZE)
             try:
                 found = self.equalities.canonical(to_dim(expression))
                 found = found if isinstance(found, int) or not self.names else found.substitute(self._renaming)

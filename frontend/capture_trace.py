@@ -1,0 +1,185 @@
+"""Capture by direct tracing: one graph per set of guards, no bytecode, cheap calls; what reads data is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from isthmus.diagnostics import UnsupportedError
+from isthmus.frontend import overlap
+from isthmus.frontend.capture_dynamo import CapturedGraph, CaptureLog
+from isthmus.frontend.captured import CompileCaptured, Compiled, Value
+from isthmus.frontend.trace import OutputSlot, trace
+from isthmus.frontend.trace_guards import Mismatch, TraceGuard
+
+LIMIT = 64
+"""So many traces of one function; then it runs as written."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One trace: when it is right, and what runs."""
+
+    guard: TraceGuard
+    run: Compiled
+    leaves: tuple[int, ...]
+    build: Callable[[Sequence[object]], object]
+    check: overlap.OverlapCheck | None
+
+
+class TracedFunction:
+    """A function that is traced at its first call, and again when a guard fails."""
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        compile_captured: CompileCaptured,
+        *,
+        dynamic: bool | None = None,
+        log: CaptureLog | None = None,
+    ) -> None:
+        self.function = function
+        self.compile_captured = compile_captured
+        self.dynamic = dynamic
+        self.log = log or CaptureLog()
+        self._entries: list[_Entry] = []
+        self._moving: set[tuple[int, int]] = set()
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        leaves, structure = _flatten(args, kwargs)
+        for entry in self._entries:
+            if entry.guard.holds(leaves, structure):
+                return self._run(entry, leaves, args, kwargs)
+        return self._run_new(leaves, structure, args, kwargs)
+
+    def _run(
+        self, entry: _Entry, leaves: Sequence[object], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        given = cast(list[Value], [leaves[i] for i in entry.leaves])
+        if entry.check is not None and not entry.check.holds(given):
+            return self.function(*args, **kwargs)
+        return entry.build(entry.run(given))
+
+    def _run_new(
+        self, leaves: Sequence[object], structure: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        if len(self._entries) >= LIMIT:
+            return self.function(*args, **kwargs)
+        mismatches = [m for e in self._entries if (m := e.guard.mismatch(leaves, structure)) is not None]
+        self.log.recompiles.extend(m.reason for m in mismatches)
+        self._learn(mismatches)
+        entry = self._trace(leaves, structure, args, kwargs)
+        self._entries.append(entry)
+        return self._run(entry, leaves, args, kwargs)
+
+    def _learn(self, mismatches: Sequence[Mismatch]) -> None:
+        """A size that changed becomes a symbol."""
+        if self.dynamic is None:
+            for mismatch in mismatches:
+                self._moving |= set(mismatch.sizes)
+
+    def _trace(
+        self, leaves: Sequence[object], structure: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> _Entry:
+        name = f"graph_{len(self.log.graphs)}"
+        dynamic = (lambda leaf, dim: True) if self.dynamic else lambda leaf, dim: (leaf, dim) in self._moving
+        note = CapturedGraph(name, None, 0)
+        self.log.graphs.append(note)
+        try:
+            traced = trace(self.function, args, kwargs, dynamic=dynamic, name=name)
+            captured = traced.captured
+            note.captured, note.location = captured, captured.location
+            note.operations = sum(1 for _ in captured.module.walk()) - 2
+            run = self.compile_captured(captured)
+        except UnsupportedError as error:
+            note.fallback = error
+            raise
+        guard = TraceGuard(traced, self.function, leaves, structure)
+        self.log.guards.extend(f"{name} == {value!r}" for _, name, value in traced.reads if not isinstance(value, dict))
+        given = [leaves[i] for i in traced.leaves]
+        check = overlap.check_of(captured, [*given, *captured.constants])
+        if check is not None and any(i >= len(given) for i in check.watched):
+            moving = tuple(i for i in check.watched if i < len(given))
+            check = overlap.OverlapCheck(moving, {p: d for p, d in check.expected.items() if max(p) < len(given)})
+        return _Entry(guard, run, traced.leaves, builder(traced.output), check)
+
+
+_LEAVES = frozenset((Tensor, nn.Parameter, int, float, bool, str, type(None)))
+
+
+def _flatten(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Sequence[object], object]:
+    """Give the leaves of the arguments and their structure; the common case without a walk."""
+    if not kwargs and all(type(a) in _LEAVES for a in args):
+        return args, len(args)
+    return pytree.tree_flatten((args, kwargs))
+
+
+def builder(template: object) -> Callable[[Sequence[object]], object]:
+    """Give the function that puts results in the place of a template's slots."""
+    if isinstance(template, OutputSlot):
+        index = template.index
+        return lambda results: results[index]
+    if type(template) in (tuple, list):
+        kind, parts = type(template), [builder(p) for p in cast(Sequence[object], template)]
+        return lambda results: kind([part(results) for part in parts])
+    leaves, spec = pytree.tree_flatten(template)
+    slots = [(i, leaf.index) for i, leaf in enumerate(leaves) if isinstance(leaf, OutputSlot)]
+    if not slots:
+        return lambda results: template
+
+    def build(results: Sequence[object]) -> object:
+        filled = list(leaves)
+        for position, index in slots:
+            filled[position] = results[index]
+        return pytree.tree_unflatten(filled, spec)
+
+    return build
+
+
+class TracedModule(nn.Module):
+    """A module compiled by tracing: parameters, buffers and attributes are those of the original."""
+
+    def __init__(self, module: nn.Module, traced: TracedFunction) -> None:
+        super().__init__()
+        self._orig_mod = module
+        self.__dict__["_traced"] = traced
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Run the compiled program."""
+        return self.__dict__["_traced"](*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Tensor | nn.Module:
+        if name == "_orig_mod":
+            return self._modules["_orig_mod"]  # pyright: ignore[reportReturnType]
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self._modules["_orig_mod"], name)
+
+    def train(self, mode: bool = True) -> TracedModule:
+        """Set the original's mode."""
+        super().train(mode)
+        return self
+
+
+def compile_with_trace(
+    function: Callable[..., object],
+    compile_captured: CompileCaptured,
+    *,
+    dynamic: bool | None = None,
+    log: CaptureLog | None = None,
+) -> Callable[..., object]:
+    """Give the function or module compiled by `compile_captured` after direct tracing; traced at its first call.
+
+    Guards: metadata of tensor arguments, values of others, attributes of modules that were read, closure and globals
+    that the function names, torch's switches. UnsupportedError (with the user's line and the cure) where the program
+    reads data while it is traced. `dynamic` as torch.compile's: None makes a size symbolic when it changes.
+    """
+    traced = TracedFunction(function, compile_captured, dynamic=dynamic, log=log)
+    if isinstance(function, nn.Module):
+        return TracedModule(function, traced)
+    return traced

@@ -1,0 +1,193 @@
+"""Direct tracing: the Python function runs once on fake tensors, and what it does is recorded."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CellType, FunctionType
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.source import LocalSource
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.utils import _pytree as pytree
+
+from isthmus.diagnostics import UnsupportedError
+from isthmus.frontend.captured import Captured, Input
+from isthmus.frontend.finish import finish
+from isthmus.frontend.locations import from_frames
+from isthmus.frontend.modes import restored_modes
+from isthmus.frontend.python_calls import PythonCalls, intercepted
+from isthmus.frontend.recorder import Recorder
+from isthmus.frontend.snapshot import AttributeReads, unchanged
+from isthmus.frontend.symbolic import SizeReader
+
+Leaf = object
+"""One leaf of the flattened arguments."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A traced function: what was captured, and how calls map to it."""
+
+    captured: Captured
+    leaves: tuple[int, ...]
+    """Which leaves of the flattened (args, kwargs) are the captured program's first arguments."""
+    held: tuple[Tensor, ...]
+    """Parameters, buffers and other tensors that the function reaches by itself: the arguments after these."""
+    output: object
+    """The result with an `OutputSlot` for each tensor."""
+    reads: tuple[tuple[object, str, object], ...]
+    """Attributes of modules that were read: (module, name, value)."""
+    size_guard: str | None
+    """A condition on t0, t1, ... (the tensors and integers of `leaves`), in torch's own words."""
+
+
+@dataclass(frozen=True)
+class OutputSlot:
+    """Stands for entry `index` of the captured program's outputs."""
+
+    index: int
+
+
+def trace(
+    function: Callable[..., object],
+    args: Sequence[object],
+    kwargs: Mapping[str, object] | None = None,
+    *,
+    dynamic: Callable[[int, int], bool] | None = None,
+    name: str = "main",
+) -> Traced:
+    """Run the function on fakes of its tensors and record it; no data is read, nothing is allocated.
+
+    `dynamic(leaf, dimension)` tells which sizes become symbols (`dynamic(leaf, -1)`: which integers). Raises
+    UnsupportedError with the user's line for what reads data, has no compiled form, or changes objects that live on.
+    """
+    leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+    shape_env = ShapeEnv()
+    fake_mode = FakeTensorMode(shape_env=shape_env)
+    recorder = Recorder(fake_mode, SizeReader(shape_env))
+    recorder.find_location = lambda: from_frames(sys._getframe(1))
+    fakes = [_fakify(fake_mode, i, leaf, dynamic) for i, leaf in enumerate(leaves)]
+    used = [i for i, f in enumerate(fakes) if isinstance(f, FakeTensor | torch.SymInt)]
+    names = _names(function, args, dict(kwargs or {}))
+    inputs = [_input(leaves[i], fakes[i], names[i] if i < len(names) else f"argument {i}") for i in used]
+    modules = list(modules_of(function))
+    for index in used:
+        recorder.add_input(fakes[index]) if isinstance(fakes[index], Tensor) else recorder.add_size()
+    given, named = pytree.tree_unflatten(fakes, structure)
+    reads = AttributeReads()
+    with restored_modes(), unchanged(modules, recorder), intercepted(recorder), reads:
+        with fake_mode, enable_python_dispatcher(), recorder, PythonCalls(recorder):
+            result = function(*given, **named)
+        flat, spec = pytree.tree_flatten(result)
+        outputs = [o for o in flat if isinstance(o, Tensor | torch.SymInt | torch.SymFloat)]
+        examples = [leaves[i] for i in used]
+        captured = finish(recorder, inputs, [fakes[i] for i in used], examples, outputs, name, _known(modules))
+    slots = iter(range(len(outputs)))
+    template = [OutputSlot(next(slots)) if isinstance(o, Tensor | torch.SymInt | torch.SymFloat) else o for o in flat]
+    guard = shape_env.produce_guards_expression([fakes[i] for i in used]) if used else None
+    return Traced(
+        captured,
+        tuple(used),
+        captured.constants,
+        pytree.tree_unflatten(template, spec),
+        reads.found,
+        guard,
+    )
+
+
+# ---- Inputs
+
+
+def _fakify(fake_mode: FakeTensorMode, index: int, leaf: Leaf, dynamic: Callable[[int, int], bool] | None) -> object:
+    if isinstance(leaf, int) and not isinstance(leaf, bool) and dynamic is not None and dynamic(index, -1):
+        return _symbolic_integer(fake_mode, index, leaf)
+    if not isinstance(leaf, Tensor):
+        return leaf
+    if type(leaf) not in (Tensor, nn.Parameter, nn.Buffer, FakeTensor):
+        raise UnsupportedError(f"a tensor subclass ({type(leaf).__name__}) has no compiled form")
+    moving = [dynamic is not None and dynamic(index, d) and leaf.shape[d] > 1 for d in range(leaf.dim())]
+    sizes = [DimDynamic.DYNAMIC if m else DimDynamic.STATIC for m in moving]
+    if not any(moving):
+        return fake_mode.from_tensor(leaf, static_shapes=True)
+    return fake_mode.from_tensor(
+        leaf, source=LocalSource(f"t{index}"), symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes)
+    )
+
+
+def _symbolic_integer(fake_mode: FakeTensorMode, index: int, value: int) -> object:
+    if value in (0, 1):
+        return value
+    environment, source = cast(ShapeEnv, fake_mode.shape_env), LocalSource(f"t{index}")
+    symbol = environment.create_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    return environment.create_symintnode(cast("torch.SymInt", symbol), hint=value, source=source)  # pyright: ignore
+
+
+def _input(leaf: Leaf, fake: object, name: str) -> Input:
+    if not isinstance(fake, Tensor):
+        return Input(name, "size")
+    return Input(name, "tensor", cast(Tensor, leaf).requires_grad)
+
+
+def _names(function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> list[str]:
+    """Name each leaf as the user does: x, x[0], pair['key']."""
+    called = function.forward if isinstance(function, nn.Module) else function
+    try:
+        parameters = [p.name for p in inspect.signature(called).parameters.values()]
+    except (TypeError, ValueError):
+        parameters = []
+    positional = [parameters[i] if i < len(parameters) else f"argument {i}" for i in range(len(args))]
+    names: list[str] = []
+    for name, value in [*zip(positional, args, strict=True), *kwargs.items()]:
+        paths, _ = pytree.tree_flatten_with_path(value)
+        names.extend(name + pytree.keystr(path) for path, _ in paths)
+    return names
+
+
+def _known(modules: Sequence[tuple[str, nn.Module]]) -> dict[int, Input]:
+    """Describe the tensors of modules by their ids."""
+    found: dict[int, Input] = {}
+    for prefix, module in modules:
+        for name, parameter in module.named_parameters():
+            found.setdefault(id(parameter), Input(f"{prefix}.{name}", "parameter", parameter.requires_grad))
+        for name, buffer in module.named_buffers():
+            found.setdefault(id(buffer), Input(f"{prefix}.{name}", "buffer", buffer.requires_grad))
+    return found
+
+
+def modules_of(function: Callable[..., object]) -> Iterator[tuple[str, nn.Module]]:
+    """Give the modules that a function surely works with: itself, its self, those in its closure and its globals."""
+    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
+    if isinstance(owner, nn.Module):
+        yield "self", owner
+    cells, variables = outer_values(function)
+    named = [("closure", cell.cell_contents) for cell, _ in cells] + [(name, value) for _, name, value in variables]
+    for name, value in named:
+        if isinstance(value, nn.Module):
+            yield name, value
+
+
+Cells = list[tuple[CellType, object]]
+Globals = list[tuple[Mapping[str, object], str, object]]
+
+
+def outer_values(function: Callable[..., object]) -> tuple[Cells, Globals]:
+    """Give the closure cells and globals that a function's own code names, with their values now."""
+    plain = inspect.unwrap(function.forward if isinstance(function, nn.Module) else function)
+    plain = getattr(plain, "__func__", plain)
+    if not isinstance(plain, FunctionType):
+        return [], []
+    cells: Cells = []
+    for cell in plain.__closure__ or ():
+        try:
+            cells.append((cell, cell.cell_contents))
+        except ValueError:  # not assigned yet
+            continue
+    table = plain.__globals__
+    return cells, [(table, name, table[name]) for name in plain.__code__.co_names if name in table]

@@ -1,0 +1,156 @@
+"""When a traced program may run again: the arguments, modules and switches that it was traced under, tested fast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import Tensor, nn
+from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
+
+from isthmus.frontend.snapshot import PLAIN
+from isthmus.frontend.trace import Traced, outer_values
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Why a traced program does not fit a call."""
+
+    reason: str
+    sizes: tuple[tuple[int, int], ...] = ()
+    """(leaf, dimension) of sizes that differ, where nothing else does; (leaf, -1) for integers."""
+
+
+class TraceGuard:
+    """Tests arguments, modules' attributes, closure and torch's switches against those of one trace."""
+
+    def __init__(
+        self, traced: Traced, function: Callable[..., object], leaves: Sequence[object], structure: object
+    ) -> None:
+        self.structure = structure
+        self.traced = traced
+        self._tensor_leaves = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
+        self._tensors = tuple(cast(Tensor, leaves[i]) for i in self._tensor_leaves)
+        self._plain = tuple((i, v) for i, v in enumerate(leaves) if not isinstance(v, Tensor))
+        self._moving_numbers = {i for i in traced.leaves if not isinstance(leaves[i], Tensor)}
+        self._shapes = [_pattern(traced, i) for i in self._tensor_leaves]
+        self._fixed_shapes = [tuple(t.shape) for t in self._tensors]
+        self._fast = self._native_guard()
+        self._modes = GlobalStateGuard()
+        self._reads = [(vars(m), name, _kept(value)) for m, name, value in traced.reads]
+        self._slots = _slots(traced)
+        self._cells, self._globals = outer_values(function)
+        self._size_guard = _compile_size_guard(traced.size_guard)
+
+    def holds(self, leaves: Sequence[object], structure: object) -> bool:
+        """Tell whether the trace is right for these arguments, now."""
+        return self.mismatch(leaves, structure, explain=False) is None
+
+    def mismatch(self, leaves: Sequence[object], structure: object, *, explain: bool = True) -> Mismatch | None:
+        """Say why not; None when it fits. Without `explain` the reason is left out."""
+        if structure != self.structure:
+            return Mismatch("the structure of the arguments differs")
+        for index, value in self._plain:
+            given = leaves[index]
+            if index in self._moving_numbers:
+                if type(given) is not int:
+                    return Mismatch(f"argument {index} is no integer")
+            elif given is not value and not _equal(given, value):
+                return Mismatch(f"argument {index} is {given!r}, was {value!r}", _number(index, given, value))
+        tensors = [leaves[i] for i in self._tensor_leaves]
+        if not self._fast.check(*tensors):
+            return self._tensor_mismatch(tensors) if explain else _SOME
+        if not self._modes.check():
+            return Mismatch(f"{self._modes.reason()} differs")
+        for table, name, value in self._reads:
+            if table.get(name) != value:
+                return Mismatch(f"attribute {name} is {table.get(name)!r}, was {value!r}")
+        for table, name, held in self._slots:
+            if table.get(name) is not held:
+                return Mismatch(f"{name} is another tensor")
+        for cell, value in self._cells:
+            if (now := cell.cell_contents) is not value and not _equal(now, value):
+                return Mismatch(f"a closure variable is {now!r}, was {value!r}")
+        for table, name, value in self._globals:
+            if (now := table.get(name)) is not value and not _equal(now, value):
+                return Mismatch(f"{name} is {now!r}, was {value!r}")
+        if self._size_guard is not None and not self._size_guard([leaves[i] for i in self.traced.leaves]):
+            return Mismatch(f"not {self.traced.size_guard}")
+        return None
+
+    def _native_guard(self) -> TensorGuards:
+        strides = [
+            [s if not any(n is None for n in shape) else None for s in t.stride()]
+            for t, shape in zip(self._tensors, self._shapes, strict=True)
+        ]
+        return TensorGuards(*self._tensors, dynamic_dims_sizes=self._shapes, dynamic_dims_strides=strides)
+
+    def _tensor_mismatch(self, tensors: Sequence[object]) -> Mismatch:
+        sizes: list[tuple[int, int]] = []
+        reason = ""
+        for leaf, pattern, fixed, given in zip(
+            self._tensor_leaves, self._shapes, self._fixed_shapes, tensors, strict=True
+        ):
+            if not isinstance(given, Tensor) or len(given.shape) != len(fixed):
+                return Mismatch(f"argument {leaf} has another rank or type")
+            for dim, (want, got) in enumerate(zip(pattern, given.shape, strict=True)):
+                if want is not None and want != got:
+                    sizes.append((leaf, dim))
+                    reason = f"size mismatch of argument {leaf} at dimension {dim}: expected {want}, got {got}"
+        names = [f"argument {i}" for i in self._tensor_leaves]
+        verbose = self._fast.check_verbose(*tensors, tensor_check_names=names)
+        return Mismatch(reason or str(verbose), tuple(sizes))
+
+
+def _equal(now: object, then: object) -> bool:
+    return isinstance(now, PLAIN) and type(now) is type(then) and now == then
+
+
+_SOME = Mismatch("a tensor differs")
+
+
+def _number(index: int, given: object, value: object) -> tuple[tuple[int, int], ...]:
+    return ((index, -1),) if type(given) is int and type(value) is int else ()
+
+
+def _pattern(traced: Traced, leaf: int) -> list[int | None]:
+    """The sizes that must hold; None where the size is a symbol."""
+    from isthmus import ir
+    from isthmus.sizes import Size
+
+    block = ir.function(traced.captured.module, "main").body.block
+    shape = ir.shape_of(block.args[traced.leaves.index(leaf)])
+    return [None if isinstance(n, Size) else n for n in shape]
+
+
+def _kept(value: object) -> object:
+    return dict(cast(Mapping[str, object], value)) if isinstance(value, dict) else value
+
+
+def _slots(traced: Traced) -> list[tuple[Mapping[str, object], str, Tensor]]:
+    """Where the held tensors sit in the modules that were read, so that another one there is seen."""
+    held = {id(t): t for t in traced.held}
+    found: dict[tuple[int, str], tuple[Mapping[str, object], str, Tensor]] = {}
+    for module in {id(m): m for m, _, _ in traced.reads}.values():
+        if not isinstance(module, nn.Module):
+            continue
+        for table in (module._parameters, module._buffers, vars(module)):
+            for name, value in table.items():
+                if id(value) in held and isinstance(value, Tensor):
+                    found[id(table), name] = (table, name, value)
+    return list(found.values())
+
+
+def _compile_size_guard(text: str | None) -> Callable[[Sequence[object]], bool] | None:
+    if not text:
+        return None
+    from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+
+    code = compile(text, "<size guard>", "eval")
+
+    def holds(values: Sequence[object]) -> bool:
+        names: dict[str, Any] = {f"t{i}": v for i, v in enumerate(values)}
+        return bool(eval(code, SYMPY_INTERP, {"L": names}))
+
+    return holds
