@@ -25,6 +25,28 @@ def _one(rule: Function) -> ComplexRule:
     return lambda m, op, x: rule(m, cast(Complex, x[0]))
 
 
+def _wide(m: Math, x: Complex) -> Complex:
+    return Complex(m.widen(x.real), m.widen(x.imaginary)) if x.type.scalar == "float" else x
+
+
+def _narrow(m: Math, y: Operand, like: Complex) -> Operand:
+    if like.type.scalar != "float":
+        return y
+    if isinstance(y, Complex):
+        return Complex(m.narrow(y.real), m.narrow(y.imaginary))
+    return m.narrow(y)
+
+
+def _in_double(rule: Callable[..., Operand]) -> ComplexRule:
+    """Evaluate complex64 in complex128: these lose digits where parts cancel."""
+
+    def widened(m: Math, op: Operation, x: tuple[Operand, ...]) -> Operand:
+        numbers = [cast(Complex, v) for v in x]
+        return _narrow(m, rule(m, *(_wide(m, v) for v in numbers)), numbers[0])
+
+    return widened
+
+
 def _add(m: Math, a: Complex, b: Complex) -> Complex:
     return Complex(a.real + b.real, a.imaginary + b.imaginary)
 
@@ -40,15 +62,18 @@ def multiply(m: Math, a: Complex, b: Complex) -> Complex:
 
 
 def divide(m: Math, a: Complex, b: Complex) -> Complex:
-    """a·conj(b)/|b|², both scaled by the larger part of b so that nothing overflows early."""
+    """Smith's quotient: divide by the larger part of b; by zero, each part on its own, as eager."""
     f = m.f
-    size, other = m.fabs(b.real), m.fabs(b.imaginary)
-    scale = f.select(f.compare("ogt", size, other), size, other)
-    c, d = b.real / scale, b.imaginary / scale
-    whole = (c * c + d * d) * scale
-    real = a.real * c + a.imaginary * d
-    imaginary = a.imaginary * c - a.real * d
-    return Complex(real / whole, imaginary / whole)
+    first = f.compare("oge", m.fabs(b.real), m.fabs(b.imaginary))
+    p, q = f.select(first, b.real, b.imaginary), f.select(first, b.imaginary, b.real)
+    ratio = q / p
+    scale = 1.0 / (p + q * ratio)
+    x, y = f.select(first, a.real, a.imaginary), f.select(first, a.imaginary, a.real)
+    real, imaginary = (x + y * ratio) * scale, (y - x * ratio) * scale
+    zero = f.compare("oeq", b.real, 0.0) & f.compare("oeq", b.imaginary, 0.0)
+    by_zero = Complex(a.real / m.fabs(b.real), a.imaginary / m.fabs(b.imaginary))
+    imaginary = f.select(first, imaginary, -imaginary)
+    return Complex(f.select(zero, by_zero.real, real), f.select(zero, by_zero.imaginary, imaginary))
 
 
 def absolute(m: Math, x: Complex) -> Value:
@@ -80,8 +105,15 @@ def exp(m: Math, x: Complex) -> Complex:
 
 
 def log(m: Math, x: Complex) -> Complex:
-    """ln |x| + i·arg x"""
-    return Complex(UNARY["log"](m, absolute(m, x)), angle(m, x))
+    """ln |x| + i·arg x; near the unit circle ½·ln(1 + (a - 1)(a + 1) + b²), a the larger part"""
+    f = m.f
+    a, b = m.fabs(x.real), m.fabs(x.imaginary)
+    swap = f.compare("olt", a, b)
+    a, b = f.select(swap, b, a), f.select(swap, a, b)
+    near = f.compare("ogt", a, 0.5) & f.compare("olt", a, 2.0)
+    inner = f.select(near, (a - 1.0) * (a + 1.0) + b * b, 0.0)
+    size = f.select(near, UNARY["log1p"](m, inner) * 0.5, UNARY["log"](m, absolute(m, x)))
+    return Complex(size, angle(m, x))
 
 
 def sqrt(m: Math, x: Complex) -> Complex:
@@ -148,11 +180,15 @@ def acosh(m: Math, x: Complex) -> Complex:
 
 
 def atanh(m: Math, x: Complex) -> Complex:
-    """½·(ln(1 + x) - ln(1 - x))"""
-    above = log(m, _plus(m, x, 1.0))
-    below = log(m, Complex(1.0 - x.real, -x.imaginary))
-    difference = _sub(m, above, below)
-    return Complex(difference.real * 0.5, difference.imaginary * 0.5)
+    """±¼·ln(1 + 4a/((1 - a)² + b²)) + ½i·atan2(2b, (1 - a)(1 + a) - b²), a = |real part|"""
+    f, b = m.f, x.imaginary
+    a = m.fabs(x.real)
+    rest, square = 1.0 - a, b * b
+    real = UNARY["log1p"](m, a * 4.0 / (rest * rest + square)) * 0.25
+    turn = BINARY["atan2"](m, b + b, rest * (a + 1.0) - square) * 0.5
+    # On the cut beyond 1 the imaginary part has the sign that 1 - x takes there.
+    cut = f.compare("oeq", b, 0.0) & f.compare("ogt", x.real, 1.0)
+    return Complex(m.copysign(real, x.real), f.select(cut, m.copysign(turn, b), turn))
 
 
 def acos(m: Math, x: Complex) -> Complex:
@@ -193,10 +229,10 @@ def _select(m: Math, op: Operation, x: tuple[Operand, ...]) -> Complex:
 def _turned(function: Function) -> ComplexRule:
     """f(x) = -i·g(i·x): sin from sinh, tan from tanh, asin from asinh, atan from atanh."""
 
-    def rule(m: Math, op: Operation, x: tuple[Operand, ...]) -> Operand:
-        return _times_minus_i(cast(Complex, function(m, _times_i(cast(Complex, x[0])))))
+    def rule(m: Math, x: Complex) -> Operand:
+        return _times_minus_i(cast(Complex, function(m, _times_i(x))))
 
-    return rule
+    return _in_double(rule)
 
 
 COMPLEX_RULES: dict[type[Operation], ComplexRule] = {
@@ -204,29 +240,29 @@ COMPLEX_RULES: dict[type[Operation], ComplexRule] = {
     prim.SubOp: _pair(_sub),
     prim.MulOp: _pair(multiply),
     prim.DivOp: _pair(divide),
-    prim.PowOp: _pair(power),
+    prim.PowOp: _in_double(power),
     prim.NegOp: _one(lambda m, x: Complex(-x.real, -x.imaginary)),
     prim.ConjOp: _one(lambda m, x: Complex(x.real, -x.imaginary)),
     prim.RealOp: _one(lambda m, x: x.real),
     prim.ImagOp: _one(lambda m, x: x.imaginary),
     prim.ComplexOp: lambda m, op, x: Complex(cast(Value, x[0]), cast(Value, x[1])),
-    prim.AbsOp: _one(absolute),
-    prim.SqrtOp: _one(sqrt),
-    prim.RsqrtOp: _one(lambda m, x: _reciprocal(m, sqrt(m, x))),
-    prim.ExpOp: _one(exp),
-    prim.LogOp: _one(log),
-    prim.LogisticOp: _one(_logistic),
-    prim.SinhOp: _one(sinh),
-    prim.CoshOp: _one(cosh),
-    prim.TanhOp: _one(tanh),
-    prim.AsinhOp: _one(asinh),
-    prim.AcoshOp: _one(acosh),
-    prim.AtanhOp: _one(atanh),
+    prim.AbsOp: _in_double(absolute),
+    prim.SqrtOp: _in_double(sqrt),
+    prim.RsqrtOp: _in_double(lambda m, x: _reciprocal(m, sqrt(m, x))),
+    prim.ExpOp: _in_double(exp),
+    prim.LogOp: _in_double(log),
+    prim.LogisticOp: _in_double(_logistic),
+    prim.SinhOp: _in_double(sinh),
+    prim.CoshOp: _in_double(cosh),
+    prim.TanhOp: _in_double(tanh),
+    prim.AsinhOp: _in_double(asinh),
+    prim.AcoshOp: _in_double(acosh),
+    prim.AtanhOp: _in_double(atanh),
     prim.SinOp: _turned(sinh),
-    prim.CosOp: _one(lambda m, x: cosh(m, _times_i(x))),
+    prim.CosOp: _in_double(lambda m, x: cosh(m, _times_i(x))),
     prim.TanOp: _turned(tanh),
     prim.AsinOp: _turned(asinh),
-    prim.AcosOp: _one(acos),
+    prim.AcosOp: _in_double(acos),
     prim.AtanOp: _turned(atanh),
     prim.StopGradientOp: _one(lambda m, x: x),
     prim.CmpOp: _cmp,

@@ -82,7 +82,7 @@ def round_to(m: Math, x: Value, dtype: str) -> Value:
     if dtype == "bf16":
         return m.from_bits(_bf16_bits(m, x), x)
     if dtype == "f16":
-        return _from_half(m, _to_half(m, x))
+        return from_half_bits(m, half_bits(m, x))
     return x
 
 
@@ -94,7 +94,7 @@ def _bf16_bits(m: Math, x: Value) -> Value:
     return m.f.select(m.is_nan(x), 0x7FC00000, rounded)
 
 
-def _to_half(m: Math, x: Value) -> Value:
+def half_bits(m: Math, x: Value) -> Value:
     """Give the 16 bits of x rounded to half precision."""
     half, short = x.type.with_scalar("half"), x.type.with_scalar("i16")
     if m.has_half:
@@ -111,7 +111,7 @@ def _to_half(m: Math, x: Value) -> Value:
     return f.cast("trunc", result | sign, short)
 
 
-def _from_half(m: Math, short: Value) -> Value:
+def from_half_bits(m: Math, short: Value) -> Value:
     """Give the f32 that equals 16 bits of half precision."""
     wide = short.type.with_scalar("float")
     if m.has_half:
@@ -133,7 +133,7 @@ def from_memory(m: Math, x: Value, dtype: str) -> Value:
         wide = m.f.cast("zext", x, x.type.with_scalar("i32")) << 16
         return m.f.bitcast(wide, x.type.with_scalar("float"))
     if dtype == "f16":
-        return _from_half(m, x)
+        return from_half_bits(m, x)
     return m.f.compare("ne", x, 0) if dtype == "i1" else x
 
 
@@ -142,7 +142,7 @@ def to_memory(m: Math, x: Value, dtype: str) -> Value:
     if dtype == "bf16":
         return m.f.cast("trunc", m.lshr(m.bits(x), 16), x.type.with_scalar("i16"))
     if dtype == "f16":
-        return _to_half(m, x)
+        return half_bits(m, x)
     return m.f.cast("zext", x, x.type.with_scalar("i8")) if dtype == "i1" else x
 
 

@@ -14,7 +14,7 @@ from xdsl.ir import Operation
 from isthmus import ir
 from isthmus.codegen import vector_math
 from isthmus.codegen.complex_math import COMPLEX_RULES
-from isthmus.codegen.dtypes import Complex, Operand, convert, round_to
+from isthmus.codegen.dtypes import Complex, Operand, convert, from_half_bits, half_bits, round_to
 from isthmus.codegen.llvm_text import Value
 from isthmus.codegen.vector_math import Math
 from isthmus.diagnostics import UnsupportedError
@@ -136,9 +136,19 @@ def _copysign(c: Context, op: Operation, x: tuple[Value, ...], dtype: str) -> Va
 def _nextafter(c: Context, op: Operation, x: tuple[Value, ...], dtype: str) -> Value:
     """One step of the bits of the format: of a narrow one, 16 bits of the f32 register."""
     if dtype == "f16":
-        raise unsupported(op, dtype)
-    unit = 1 << 16 if dtype == "bf16" else 1
-    return vector_math.nextafter(c.math, *x, unit=unit)
+        return _nextafter_half(c.math, *x)
+    return vector_math.nextafter(c.math, x[0], x[1], unit=1 << 16 if dtype == "bf16" else 1)
+
+
+def _nextafter_half(m: Math, a: Value, b: Value) -> Value:
+    """The same on the 16 bits of half precision, whose denormals are spaced unlike those of f32."""
+    f, bits = m.f, half_bits(m, a)
+    away = f.compare("olt", a, b) ^ f.compare("slt", bits, 0)
+    stepped = bits + f.select(away, f.const(1, bits.type), f.const(-1, bits.type))
+    smallest = (half_bits(m, b) & -0x8000) | 1
+    stepped = f.select(f.compare("oeq", a, 0.0), smallest, stepped)
+    result = f.select(f.compare("oeq", a, b), b, from_half_bits(m, stepped))
+    return f.select(f.compare("uno", a, b), a + b, result)
 
 
 # ---- arithmetic

@@ -352,9 +352,10 @@ class _Loops:
             yield low, high
             return
         with f.loop(low, high, chunk) as start:
-            yield start, f.intrinsic("smin", start + chunk, high)
+            # Before the chunk: a short loop has the same bits whether it is known to be short or not.
             for accumulator in sums:
                 accumulator.flush()
+            yield start, f.intrinsic("smin", start + chunk, high)
 
 
 def _empty(low: Value, high: Value) -> bool:

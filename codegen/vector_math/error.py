@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isthmus.codegen.llvm_text import Value
-from isthmus.codegen.vector_math.core import Coefficients, Math, in_double
+from isthmus.codegen.vector_math.core import INFINITY, Coefficients, Math, in_double
 from isthmus.codegen.vector_math.exponential import exp
 from isthmus.codegen.vector_math.logarithm import log
 
@@ -200,4 +200,5 @@ def erfinv(m: Math, x: Value) -> Value:
     tail = m.polynomial(root - 5.0, ERFINV_TAIL)
     far = f.select(f.compare("ogt", w, 16.0), tail, middle)
     near = m.polynomial(w - 3.125, ERFINV)
-    return x * f.select(f.compare("ogt", w, 6.25), far, near)
+    inside = x * f.select(f.compare("ogt", w, 6.25), far, near)
+    return f.select(f.compare("oeq", m.fabs(x), 1.0), x * INFINITY, inside)

@@ -177,7 +177,8 @@ def atanh(m: Math, x: Value) -> Value:
     """Give ±½·ln(1 + 2a + 2a²/(1 - a)), a = |x|."""
     a = m.fabs(x)
     twice = a + a
-    return m.copysign(log1p(m, twice + twice * a / (1.0 - a)) * 0.5, x)
+    inside = m.copysign(log1p(m, twice + twice * a / (1.0 - a)) * 0.5, x)
+    return m.f.select(m.f.compare("ogt", a, 1.0), NAN, inside)
 
 
 def _ln2_where(m: Math, condition: Value, like: Value) -> Value:

@@ -18,7 +18,7 @@ from isthmus.codegen.llvm_text import Module
 from isthmus.dialects import dialect_factories
 from isthmus.dialects import kernel as k
 from isthmus.dialects.target import Target
-from isthmus.runtime import cpu, interpret
+from isthmus.runtime import cpu, interpret, interpret_kernel  # noqa: F401
 
 TORCH = {
     "f64": torch.float64,

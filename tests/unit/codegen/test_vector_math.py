@@ -1,0 +1,180 @@
+"""In-line functions against mpmath: error in units of the last place, edges, equal bits for every number of lanes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from math_reference import apply, exact, ulp_error
+
+from isthmus.codegen import vector_math
+from isthmus.runtime import cpu
+
+N = 150
+INF, NAN = math.inf, math.nan
+
+
+def uniform(low, high, count=N):
+    return np.random.default_rng(0).uniform(low, high, count)
+
+
+def spread(low, high, count=N):
+    """Positive numbers of every magnitude, and their negatives."""
+    x = np.exp(np.random.default_rng(1).uniform(np.log(low), np.log(high), count))
+    return np.concatenate([x, -x])
+
+
+def join(*parts):
+    return np.concatenate(parts)
+
+
+POSITIVE = join(np.abs(spread(1e-37, 1e37)), uniform(0.5, 2), np.abs(spread(1e-44, 1e-38)))
+WAVE = join(uniform(-10, 10), spread(1e-20, 1e6), spread(1e6, 1e30, 20))
+UNIT = join(uniform(-1, 1), spread(1e-20, 1), 1 - np.abs(spread(1e-7, 1)))
+SAMPLES = {
+    "exp": join(uniform(-103, 88), uniform(-1, 1)),
+    "exp2": join(uniform(-149, 127), uniform(-1, 1)),
+    "expm1": join(uniform(-17, 88), uniform(-1, 1), spread(1e-20, 1)),
+    "log": POSITIVE,
+    "log2": POSITIVE,
+    "log10": POSITIVE,
+    "log1p": join(uniform(-0.999, 10), spread(1e-20, 0.9), np.abs(spread(1, 1e30))),
+    "logistic": join(uniform(-100, 40), uniform(-1, 1)),
+    "tanh": join(uniform(-12, 12), uniform(-1, 1), spread(1e-20, 1)),
+    "sin": WAVE,
+    "cos": WAVE,
+    "tan": WAVE,
+    "asin": UNIT,
+    "acos": UNIT,
+    "atan": join(uniform(-5, 5), spread(1e-20, 1e20)),
+    "sinh": join(uniform(-88, 88), uniform(-1, 1), spread(1e-20, 1)),
+    "cosh": join(uniform(-88, 88), uniform(-1, 1)),
+    "asinh": join(uniform(-88, 88), spread(1e-20, 1e30)),
+    "acosh": join(uniform(1, 88), 1 + np.abs(spread(1e-6, 1)), np.abs(spread(1, 1e30))),
+    "atanh": UNIT,
+    "erf": join(uniform(-6, 6), uniform(-1, 1), spread(1e-20, 1)),
+    "erfc": join(uniform(-6, 9), uniform(-1, 1)),
+    "erfinv": join(uniform(-1, 1), 1 - np.abs(spread(1e-7, 1)), spread(1e-20, 1)),
+    "lgamma": join(np.abs(spread(1e-5, 1e5)), uniform(0, 5)),
+    "digamma": np.abs(spread(1e-5, 1e5)),
+    "sqrt": POSITIVE,
+    "rsqrt": POSITIVE,
+}
+# Largest errors allowed, f32 and f64; digamma and lgamma cancel near their roots.
+LIMITS = {name: (1.5, 2.0) for name in SAMPLES} | {
+    "exp": (1.0, 1.0),
+    "log": (1.0, 1.0),
+    "sin": (0.7, 0.8),
+    "cos": (0.7, 0.8),
+    "sqrt": (0.5, 0.5),
+    "expm1": (1.6, 2.0),
+    "logistic": (1.8, 2.0),
+    "tanh": (2.1, 2.4),
+    "erfc": (0.6, 4.5),
+    "erfinv": (0.6, 2.5),
+    "lgamma": (3.0, 6.0),
+    "digamma": (0.6, 999.0),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_error(name, dtype):
+    x = SAMPLES[name].astype(dtype)
+    if name in ("asin", "acos", "atanh", "erfinv"):
+        x = x[np.abs(x) < 1]
+    if name == "acosh":
+        x = x[x >= 1]
+    with np.errstate(all="ignore"):
+        truth = exact(name, x)
+        fine = np.isfinite(truth) & (np.abs(truth) < np.finfo(dtype).max)
+        for target in (cpu.host_target(), cpu.baseline_target()):
+            error = ulp_error(apply(name, x, target=target), truth)[fine]
+            worst = int(np.argmax(error))
+            assert error[worst] <= LIMITS[name][dtype is np.float64], (x[fine][worst], error[worst])
+
+
+@pytest.mark.parametrize("dtype,limit", [(np.float32, 0.6), (np.float64, 2.0)])
+@pytest.mark.parametrize("name", ["pow", "atan2"])
+def test_error_of_two_arguments(name, dtype, limit):
+    a, b = np.abs(spread(1e-3, 1e3)).astype(dtype), uniform(-9, 9, 2 * N).astype(dtype)
+    near = np.abs(1 + uniform(-1, 1, 2 * N) * 1e-3).astype(dtype)
+    big = uniform(-700, 700, 2 * N).astype(dtype)
+    for x, y in ((a, b), (near, big)):
+        error = ulp_error(apply(name, x, y), exact(name, x, y))
+        assert error.max() <= limit
+
+
+EDGES = {
+    "exp": [(0.0, 1.0), (-0.0, 1.0), (INF, INF), (-INF, 0.0), (89.5, INF), (-1e30, 0.0)],
+    "exp2": [(0.0, 1.0), (INF, INF), (-INF, 0.0), (5.0, 32.0), (-149.0, 2.0**-149)],
+    "expm1": [(0.0, 0.0), (-0.0, -0.0), (INF, INF), (-INF, -1.0), (1e-40, 1e-40)],
+    "log": [(1.0, 0.0), (0.0, -INF), (-0.0, -INF), (INF, INF), (-1.0, NAN), (-INF, NAN)],
+    "log2": [(1.0, 0.0), (8.0, 3.0), (2.0**-140, -140.0), (0.0, -INF), (INF, INF), (-1.0, NAN)],
+    "log10": [(1.0, 0.0), (1000.0, 3.0), (0.0, -INF), (INF, INF), (-1.0, NAN)],
+    "log1p": [(0.0, 0.0), (-0.0, -0.0), (-1.0, -INF), (-2.0, NAN), (INF, INF), (1e-40, 1e-40)],
+    "logistic": [(0.0, 0.5), (INF, 1.0), (-INF, 0.0)],
+    "tanh": [(0.0, 0.0), (-0.0, -0.0), (INF, 1.0), (-INF, -1.0), (1e-40, 1e-40), (50.0, 1.0)],
+    "sin": [(0.0, 0.0), (-0.0, -0.0), (INF, NAN), (-INF, NAN), (1e-40, 1e-40)],
+    "cos": [(0.0, 1.0), (INF, NAN)],
+    "tan": [(0.0, 0.0), (-0.0, -0.0), (INF, NAN)],
+    "asin": [(0.0, 0.0), (-0.0, -0.0), (2.0, NAN), (1.0, math.pi / 2), (-1.0, -math.pi / 2)],
+    "acos": [(1.0, 0.0), (2.0, NAN), (-1.0, math.pi), (0.0, math.pi / 2)],
+    "atan": [(0.0, 0.0), (-0.0, -0.0), (INF, math.pi / 2), (-INF, -math.pi / 2)],
+    "sinh": [(0.0, 0.0), (-0.0, -0.0), (INF, INF), (-INF, -INF), (1e-40, 1e-40)],
+    "cosh": [(0.0, 1.0), (INF, INF), (-INF, INF)],
+    "asinh": [(0.0, 0.0), (-0.0, -0.0), (INF, INF), (-INF, -INF)],
+    "acosh": [(1.0, 0.0), (0.5, NAN), (-3.0, NAN), (INF, INF)],
+    "atanh": [(0.0, 0.0), (-0.0, -0.0), (1.0, INF), (-1.0, -INF), (1.5, NAN), (1e30, NAN)],
+    "erf": [(0.0, 0.0), (-0.0, -0.0), (INF, 1.0), (-INF, -1.0)],
+    "erfc": [(0.0, 1.0), (INF, 0.0), (-INF, 2.0)],
+    "erfinv": [(0.0, 0.0), (-0.0, -0.0), (1.0, INF), (-1.0, -INF), (1.5, NAN)],
+    "lgamma": [(1.0, 0.0), (2.0, 0.0), (0.0, INF), (-1.0, INF), (INF, INF)],
+    "digamma": [(0.0, -INF), (-0.0, INF), (-1.0, NAN), (INF, INF)],
+    "sqrt": [(0.0, 0.0), (-0.0, -0.0), (INF, INF), (-1.0, NAN)],
+    "rsqrt": [(0.0, INF), (-0.0, -INF), (INF, 0.0), (-1.0, NAN)],
+    "floor": [(-0.5, -1.0), (-0.0, -0.0), (2.5, 2.0), (INF, INF)],
+    "ceil": [(-0.5, -0.0), (2.5, 3.0), (-INF, -INF)],
+    "round_even": [(0.5, 0.0), (1.5, 2.0), (2.5, 2.0), (-0.5, -0.0), (-2.5, -2.0)],
+    "trunc": [(-0.5, -0.0), (2.9, 2.0), (-2.9, -2.0)],
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", EDGES)
+def test_edges(name, dtype):
+    points = np.array([*EDGES[name], (NAN, NAN)])
+    x, wanted = points.T.astype(dtype)
+    if name == "exp" and dtype is np.float64:
+        wanted[x == 89.5] = np.exp(89.5)
+    for target in (cpu.host_target(), cpu.baseline_target()):
+        result = apply(name, x, target=target)
+        np.testing.assert_array_max_ulp(np.where(np.isnan(result), 0, result), np.where(np.isnan(wanted), 0, wanted), 1)
+        assert np.array_equal(np.isnan(result), np.isnan(wanted))
+        zero = wanted == 0
+        assert np.array_equal(np.signbit(result[zero]), np.signbit(wanted[zero]))
+
+
+def test_power_of_special_values():
+    values = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, 3.0, -3.0, INF, -INF, NAN, 1e300, 5e-324, 2.5, 2.0**53 + 2]
+    x, y = np.repeat(values, len(values)), np.tile(values, len(values))
+    for dtype in (np.float64, np.float32):
+        a, b = x.astype(dtype), y.astype(dtype)
+        result, wanted = apply("pow", a, b), np.power(a, b)
+        np.testing.assert_allclose(result, wanted, rtol=1e-6)
+        fine = ~np.isnan(wanted)
+        np.testing.assert_array_equal(np.signbit(result[fine]), np.signbit(wanted[fine]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_bits_do_not_depend_on_the_number_of_lanes(name, dtype):
+    x = SAMPLES[name].astype(dtype)
+    one = apply(name, x, lanes=1)
+    for lanes in (4, 8, 16):
+        np.testing.assert_array_equal(one.view(np.uint8), apply(name, x, lanes=lanes).view(np.uint8))
+
+
+def test_every_function_is_tested():
+    assert set(vector_math.UNARY) == SAMPLES.keys() | {"floor", "ceil", "round_even", "trunc"}
