@@ -1,7 +1,7 @@
 """Folding of elementwise ops on constants where the target's arithmetic gives exactly these bits.
 
-+ - · / and √ of float32, bfloat16 and float16 may be computed in float64 and rounded once: 53 bits are more than twice
-24 and two (Figueroa 1995). Transcendental functions differ between libraries and stay.
++ - · / of float32, bfloat16 and float16 may be computed in float64 and rounded once: 53 bits are more than twice 24
+and two (Figueroa 1995). Roots and transcendental functions stay: libraries round them differently.
 """
 
 from __future__ import annotations
@@ -89,10 +89,6 @@ def _divided(a: Number, b: Number) -> Number | None:
     return a / b
 
 
-def _root(x: Number) -> Number | None:
-    return math.sqrt(x) if x > 0 and math.isfinite(x) else None
-
-
 def _whole(function: Callable[[float], int]) -> Fold:
     def fold(x: float) -> float | None:
         return math.copysign(float(function(x)), x) if math.isfinite(x) else x
@@ -120,7 +116,6 @@ REWRITES = (
     _folding(prim.CeilOp, _whole(math.ceil)),
     _folding(prim.TruncOp, _whole(math.trunc)),
     _folding(prim.RoundOp, _whole(round)),
-    _folding(prim.SqrtOp, _root),
     _folding(prim.AddOp, lambda a, b: a + b),
     _folding(prim.SubOp, lambda a, b: a - b),
     _folding(prim.MulOp, _product),

@@ -64,8 +64,10 @@ def slice_(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | Non
     return None
 
 
-def _slice_of_slice(e: Emitter, inner: prim.SliceOp, start: Dim, limit: Dim, stride: int) -> SSAValue:
+def _slice_of_slice(e: Emitter, inner: prim.SliceOp, start: Dim, limit: Dim, stride: int) -> SSAValue | None:
     dim, offset, step = cast(int, inner.dim.data), cast(Dim, inner.start.data), cast(int, inner.stride.data)
+    if step != 1 and not _known_order(start + 1, limit):
+        return None  # of nothing, the last element that is read has no place
     end = offset + (limit - 1) * step + 1 if step != 1 else offset + limit
     return e.slice(inner.x, dim, offset + start * step, end, step * stride)
 
