@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def _isthmus() -> Compile:
 WAYS = {
     "eager": lambda: lambda model: model,
     "isthmus": _isthmus,
+    "isthmus-interpreted": lambda: partial(_isthmus(), backend="interpret"),
     "torch.compile": lambda: torch.compile,
     "dynamo": lambda: lambda model: torch.compile(model, backend="eager"),
 }

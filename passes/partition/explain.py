@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,12 +10,12 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from isthmus import ir
 from isthmus.dialects import prim
-from isthmus.dialects.prim.base import ints
 from isthmus.dialects.signature import saved_sources
 from isthmus.passes.partition.joint import Joint
 from isthmus.passes.partition.network import Plan
 from isthmus.passes.partition.partition import plan_partition
 from isthmus.passes.partition.split import Halves
+from isthmus.passes.partition.work import operations
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def explain(plan: Plan, halves: Halves, strategy: str) -> Explanation:
         for value, source in zip(halves.saved, saved_sources(halves.forward), strict=True)
     )
     again = tuple(
-        Recomputed(names[v], _where(v), joint.nbytes(v), _operations(joint, op))
+        Recomputed(names[v], _where(v), joint.nbytes(v), operations(joint, op))
         for op in halves.recomputed
         if op.operands and not isinstance(op, prim.ViewOp)
         for v in op.results
@@ -161,24 +160,7 @@ class _Work:
             fresh = [v for v in ir.operands_of(op) if v not in seen]
             seen.update(fresh)
             pending += fresh
-        return reads, sum(_operations(self.joint, op) for op in ops)
-
-
-def _operations(joint: Joint, op: Operation) -> int:
-    """Give the arithmetic of one op in additions: elements times the class's price; a multiply-add counts as two."""
-
-    def elements(value: SSAValue) -> int:
-        return joint.number(ir.numel(value))
-
-    if isinstance(op, prim.DotOp):
-        shape = ir.shape_of(op.a)
-        return 2 * elements(op.y) * math.prod(joint.number(shape[d]) for d in ints(op.contract_a.data))
-    if isinstance(op, (prim.ConvOp, prim.ConvDxOp, prim.ConvDwOp)):
-        # y [N, O, ...] and w [O, ...], whichever of the three is given: every element of y sums |w| / O products.
-        y, w = (op.y, op.w) if isinstance(op, prim.ConvOp) else (op.g, op.w if isinstance(op, prim.ConvDxOp) else op.dw)
-        return 2 * elements(y) * elements(w) // max(1, joint.number(ir.shape_of(w)[0]))
-    total = sum(map(elements, op.results))
-    return int(total * op.COST) if isinstance(op, prim.PrimOp) else total
+        return reads, sum(operations(self.joint, op) for op in ops)
 
 
 def _names(joint: Joint) -> dict[SSAValue, str]:

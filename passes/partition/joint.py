@@ -12,13 +12,11 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from isthmus import ir
 from isthmus.diagnostics import IRError
 from isthmus.dialects.signature import Signature
+from isthmus.passes.analysis.cost import GUESS
 from isthmus.sizes import Dim
 
 HINTS = "isthmus.hints"
-"""Function attribute: `[["s0", 128], ...]`, a typical value of each symbol, used for prices only."""
-
-USUAL_SIZE = 128
-"""What a symbol without a hint is taken for."""
+"""Function attribute: `[["s0", 128], ...]`, a typical value of each symbol, used for prices only (else `GUESS`)."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class Joint:
         """Give a size with symbols at their hints."""
         if isinstance(size, int):
             return size
-        return size.evaluate({s: self.hints.get(s, USUAL_SIZE) for s in size.symbols()})
+        return size.evaluate({s: self.hints.get(s, GUESS) for s in size.symbols()})
 
     def _results(self, gradient: bool) -> tuple[SSAValue, ...]:
         pairs = zip(self.returned, self.signature.results, strict=True)

@@ -7,7 +7,7 @@ The source is joined to what runs once, the values that tangents meet to the sin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from xdsl.dialects.builtin import IndexType
@@ -15,10 +15,10 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from isthmus import ir
 from isthmus.dialects import prim
-from isthmus.dialects.prim import literals_of
 from isthmus.passes.partition.joint import Joint
+from isthmus.passes.partition.memory import written
 from isthmus.passes.partition.min_cut import Capacity, FlowNetwork
-from isthmus.passes.partition.recompute import NEVER, POINTWISE, Cone, cones, tag_of, why_once
+from isthmus.passes.partition.recompute import NEVER, Cone, cones, tag_of, why_once
 
 BYTE = 256
 """Price of keeping one byte; the fractions of it decide between equals."""
@@ -31,46 +31,6 @@ MOVE = 1
 
 AVOID = 1 << 20
 """How many times dearer a value is that the policy would rather have recomputed."""
-
-
-def written_in_forward(joint: Joint) -> frozenset[SSAValue]:
-    """Give the values that forward writes to memory whatever backward wants.
-
-    An approximation of what fusion does. Kernels form levels: one that reads what a contraction, a library call or a
-    reduction over rows gives comes after it. A pointwise value stays inside its kernel when all its readers are
-    pointwise (or reductions within a row) on the same level. A view is never written: its readers read its source.
-    """
-    level, results = _kernel_levels(joint), frozenset(joint.kept)
-    written: set[SSAValue] = set(results)
-    for op in reversed(joint.ops):
-        if op not in joint.forward_ops:
-            continue
-        if isinstance(op, prim.ViewOp):
-            from_memory = op.y in written
-            if op.y not in results:
-                written.discard(op.y)
-        else:
-            from_memory = not (isinstance(op, POINTWISE) or _stays_in_row(op))
-            written.update(op.results if not isinstance(op, POINTWISE) else ())
-        written.update(v for v in ir.operands_of(op) if from_memory or level[v] < level[op.results[0]])
-    return frozenset(written)
-
-
-def _kernel_levels(joint: Joint) -> dict[SSAValue, int]:
-    level: dict[SSAValue, int] = dict.fromkeys(joint.block.args, 0)
-    for op in joint.ops:
-        own = max((level[v] for v in ir.operands_of(op)), default=0)
-        own += not (isinstance(op, POINTWISE) or _stays_in_row(op))
-        level.update(dict.fromkeys(op.results, own))
-    return level
-
-
-def _stays_in_row(op: Operation) -> bool:
-    """Tell whether an op reduces trailing dimensions only, so that a kernel goes on with the result at once."""
-    if not isinstance(op, (prim.ReduceOp, prim.MomentsOp)):
-        return isinstance(op, (prim.SoftmaxOp, prim.LogSoftmaxOp, prim.CrossEntropyOp))
-    dims, rank = literals_of(op)["dims"], len(ir.shape_of(op.x))
-    return isinstance(dims, tuple) and len(dims) < rank and dims == tuple(range(rank - len(dims), rank))
 
 
 @dataclass(frozen=True)
@@ -96,8 +56,10 @@ class Plan:
 def price_values(joint: Joint, *, inputs_are_free: bool = True) -> Plan:
     """Price each value that depends on no tangent, without deciding anything."""
     all_cones = cones(joint)
-    written, outputs, overwritten = written_in_forward(joint), joint.outputs, joint.overwritten
+    stored = written([op for op in joint.ops if op in joint.forward_ops], joint.kept)
+    outputs, overwritten = joint.outputs, joint.overwritten
     prices: dict[SSAValue, Price] = {}
+    tags: dict[SSAValue, str] = {}
     for value, cone in all_cones.items():
         size = joint.nbytes(value)
         if isinstance(value, BlockArgument):
@@ -107,17 +69,26 @@ def price_values(joint: Joint, *, inputs_are_free: bool = True) -> Plan:
             continue
         op = value.owner
         assert isinstance(op, Operation)
-        once = why_once(op, cone) if op in joint.forward_ops else None
-        tag = None if once else tag_of(op)
+        ours = op in joint.forward_ops
+        once = why_once(op, cone) if ours else None
+        again = None if once else (tag_of(op) if ours else _inherited_tag(op, tags))
+        if again in ("must_recompute", "prefer_recompute"):
+            tags[value] = again
+        keep: Capacity = size * (BYTE + (value not in stored) * WRITE + (not ours) * MOVE)
         if value in outputs:
             keep = 0
-        elif tag == "must_recompute":
+        elif again == "must_recompute":
             keep = None
-        else:
-            keep = size * (BYTE + (value not in written) * WRITE + (op not in joint.forward_ops) * MOVE)
-            keep *= AVOID if tag == "prefer_recompute" else 1
+        elif again == "prefer_recompute":
+            keep *= AVOID
         prices[value] = Price(keep, size, once)
     return Plan(joint, (), prices, all_cones)
+
+
+def _inherited_tag(op: Operation, tags: Mapping[SSAValue, str]) -> str | None:
+    """What backward computes from values that a policy wants recomputed must not be kept in their stead."""
+    found = {tags.get(v) for v in ir.operands_of(op)}
+    return next((tag for tag in ("must_recompute", "prefer_recompute") if tag in found), None)
 
 
 def plan_min_cut(joint: Joint, *, inputs_are_free: bool = True) -> Plan:
@@ -127,7 +98,7 @@ def plan_min_cut(joint: Joint, *, inputs_are_free: bool = True) -> Plan:
     source, sink = flow.node(), flow.node()
     wanted = joint.wanted_by_tangents()
     ends: dict[SSAValue, tuple[int, int]] = {}
-    for value in _leading_to(wanted, joint):
+    for value in leading_to(wanted, joint):
         price = priced.prices[value]
         start, end = ends[value] = flow.node(), flow.node()
         flow.edge(start, end, price.keep)
@@ -147,7 +118,7 @@ def plan_default(joint: Joint, *, inputs_are_free: bool = True) -> Plan:
     priced = price_values(joint, inputs_are_free=inputs_are_free)
     wanted = set(joint.wanted_by_tangents())
     kept: list[SSAValue] = []
-    for value in reversed(_leading_to(wanted, joint)):
+    for value in reversed(leading_to(wanted, joint)):
         if value in wanted:
             if _is_read_through(joint, value):
                 wanted.update(_operands(value))
@@ -165,7 +136,7 @@ def _is_read_through(joint: Joint, value: SSAValue) -> bool:
     return op not in joint.forward_ops or (runs_again and not isinstance(op, NEVER))
 
 
-def _leading_to(wanted: Iterable[SSAValue], joint: Joint) -> list[SSAValue]:
+def leading_to(wanted: Iterable[SSAValue], joint: Joint) -> list[SSAValue]:
     """Give the wanted values and all that they come from: arguments, then results in the order of their ops."""
     found = set(wanted)
     for op in reversed(joint.ops):

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -41,12 +42,23 @@ STRATEGIES: dict[str, Callable[[Joint], Plan]] = {
 }
 """What decides which values are kept."""
 
+OPTIMAL = "optimal"
+"""The strategy that takes a budget."""
 
-def plan_partition(func: FuncOp, strategy: str = "min-cut") -> tuple[Plan, Halves]:
-    """Decide and build, leaving the joint function as it is. IRError for a strategy that does not exist."""
-    if strategy not in STRATEGIES:
-        raise IRError(f"there is no strategy '{strategy}'", cure=f"the strategies are {', '.join(STRATEGIES)}")
-    plan = STRATEGIES[strategy](Joint.of(func))
+
+def plan_partition(func: FuncOp, strategy: str = "min-cut", budget: float = 1.0) -> tuple[Plan, Halves]:
+    """Decide and build, leaving the joint function as it is. IRError for a strategy that does not exist.
+
+    `budget` is for the strategy `optimal`, see `optimal.plan_optimal`.
+    """
+    joint = Joint.of(func)
+    if strategy == OPTIMAL:
+        optimal = import_module("isthmus.passes.partition.optimal")  # scipy takes 0.1 s to import
+        plan: Plan = optimal.plan_optimal(joint, budget)
+    elif strategy in STRATEGIES:
+        plan = STRATEGIES[strategy](joint)
+    else:
+        raise IRError(f"there is no strategy '{strategy}'", cure=f"the strategies are {', '.join(STRATEGIES)}, optimal")
     halves = split(plan.joint, plan.kept)
     verify_halves(plan.joint, halves)
     return plan, halves
@@ -57,12 +69,14 @@ class PartitionPass(ModulePass):
     """Needs: prim functions; those with tangents are joint ones. Leaves: @forward, and @backward where gradients are.
 
     `strategy`: `min-cut` keeps the fewest bytes that need nothing but pointwise recomputation, `default` keeps
-    whatever backward reads. A function without tangents becomes @forward as it is.
+    whatever backward reads, `optimal` recomputes as little as a `budget` allows: the most bytes that backward holds
+    at once, or (up to 1) a fraction of what it holds with min-cut. A function without tangents becomes @forward.
     """
 
     name = "partition"
 
     strategy: str = "min-cut"
+    budget: float = 1.0
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Replace the module's function. IRError when there is not exactly one."""
@@ -73,7 +87,7 @@ class PartitionPass(ModulePass):
         if not Signature.of(func).tangents:
             func.sym_name = StringAttr(FORWARD)
             return
-        _, halves = plan_partition(func, self.strategy)
+        _, halves = plan_partition(func, self.strategy, self.budget)
         block = op.body.block
         func.detach()
         func.erase()

@@ -62,9 +62,9 @@ def saved_bytes(plan: Plan, halves: Halves) -> int:
     return sum(p.nbytes for v in halves.saved if (p := plan.prices[v]).keep != 0)
 
 
-def check(func: FuncOp, strategy: str = "min-cut", seed: int = 0) -> tuple[Plan, Halves]:
+def check(func: FuncOp, strategy: str = "min-cut", seed: int = 0, budget: float = 1.0) -> tuple[Plan, Halves]:
     """Partition; forward and backward together must give the bits of the joint function."""
-    plan, halves = plan_partition(func, strategy)
+    plan, halves = plan_partition(func, strategy, budget)
     ir.verify(ModuleOp([f.clone() for f in (halves.forward, halves.backward) if f is not None]))
     generator = torch.Generator().manual_seed(seed)
     signature = Signature.of(func)
@@ -84,9 +84,7 @@ def check(func: FuncOp, strategy: str = "min-cut", seed: int = 0) -> tuple[Plan,
     if halves.backward is not None:
         tangents = {r.tangent: a for a, r in zip(arguments, signature.arguments, strict=True)}
         takes = Signature.of(halves.backward).arguments
-        given += run(
-            halves.backward, [handed[r.saved] if r.saved is not None else tangents[r.tangent] for r in takes]
-        )
+        given += run(halves.backward, [handed[r.saved] if r.saved is not None else tangents[r.tangent] for r in takes])
     for mine, theirs in zip(given, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True)
     return plan, halves
