@@ -66,7 +66,7 @@ class Body(elementwise.Context):
     def index(self, op: Operation) -> None:
         """kernel.index"""
         (expr,) = cast(k.IndexOp, op).map.data
-        self.state.set(op.results[0], self.state.evaluate(expr))
+        self.state.set(op.results[0], self.state.evaluate(expr, ir.operands_of(op)))
 
     def load(self, op: Operation) -> None:
         """kernel.load"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ from isthmus.dialects import dialect_factories
 from isthmus.dialects import kernel as k
 from isthmus.dialects.target import Target
 from isthmus.runtime import cpu, interpret, interpret_kernel  # noqa: F401
+from isthmus.sizes import Dim
 
 TORCH = {
     "f64": torch.float64,
@@ -49,6 +50,49 @@ def parse(text: str):
     return module
 
 
+def launch(kernel: k.FusedOp, loaded: cpu.Loaded, inputs, sizes: Mapping[str, int], calls: int = 1):
+    """Run the function `kernel` of loaded code on tensors. Gives the results, filled with NaN before, and the error."""
+
+    def number(dim: Dim) -> int:
+        return dim if isinstance(dim, int) else dim.evaluate(sizes)
+
+    def empty(value) -> torch.Tensor:
+        shape, strides = ([number(d) for d in dims] for dims in (ir.shape_of(value), k.strides_of(value)))
+        return torch.empty_strided(shape, strides, dtype=TORCH[ir.dtype_of(value)])
+
+    given = []
+    for value, x in zip(kernel.inputs, inputs, strict=True):
+        fits = all(s == number(w) or d < 2 for s, w, d in zip(x.stride(), k.strides_of(value), x.shape, strict=True))
+        given.append(x if fits else empty(value).copy_(x))
+    results = []
+    for value, source in zip(kernel.results, kernel.initial_, strict=True):
+        made = empty(value)
+        if source is not None:
+            made.copy_(inputs[source])
+        elif made.dtype.is_floating_point:
+            made.fill_(float("nan"))
+        results.append(made)
+    error = torch.zeros(1, dtype=torch.int64)
+    pointers = [t.data_ptr() for t in (*given, *results, error)]
+    buffers = (ctypes.c_void_p * len(pointers))(*pointers)
+    names = kernel.symbols_
+    symbols = (ctypes.c_int64 * max(1, len(names)))(*[sizes[n] for n in names])
+    prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    function = prototype(loaded["kernel"])
+    count = number(kernel.partitions_ or 1)
+    for n in range(calls):
+        function(buffers, symbols, n * count // calls, (n + 1) * count // calls)
+    return results, int(error)
+
+
+def native(kernel: k.FusedOp, target: Target) -> tuple[str, cpu.Loaded]:
+    """The text of one kernel, and its code."""
+    llvm = Module(vector_bits=target.vector_bits)
+    emit_kernel(llvm, kernel, target, "kernel")
+    text = str(llvm)
+    return text, cpu.load([cpu.compile_text(text, target)])
+
+
 @dataclass
 class Compiled:
     """The one kernel of a module as machine code."""
@@ -60,34 +104,10 @@ class Compiled:
     target: Target
     loaded: cpu.Loaded
 
-    def __call__(self, *inputs: torch.Tensor, calls: int = 1, partitions: int | None = None):
+    def __call__(self, *inputs: torch.Tensor, calls: int = 1):
         """Run on tensors; `calls`: cut the partitions into so many calls. Gives the results."""
-        names = self.kernel.symbols_
-        values = interpret.bind_symbols(self.func, list(inputs))
-        sizes = (ctypes.c_int64 * max(1, len(names)))(*[values[n] for n in names])
-
-        def number(dim):
-            return dim if isinstance(dim, int) else dim.evaluate(values)
-
-        results = []
-        for value, source in zip(self.kernel.results, self.kernel.initial_, strict=True):
-            shape = [number(d) for d in ir.shape_of(value)]
-            strides = [number(s) for s in k.strides_of(value)]
-            made = torch.empty_strided(shape, strides, dtype=TORCH[ir.dtype_of(value)])
-            if source is not None:
-                made.copy_(inputs[source])
-            elif made.dtype.is_floating_point:
-                made.fill_(float("nan"))
-            results.append(made)
-        error = torch.zeros(1, dtype=torch.int64)
-        pointers = [t.data_ptr() for t in (*inputs, *results)] + [error.data_ptr()]
-        buffers = (ctypes.c_void_p * len(pointers))(*pointers)
-        prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-        function = prototype(self.loaded["kernel"])
-        count = number(self.kernel.partitions_ or 1)
-        for n in range(calls):
-            function(buffers, sizes, n * count // calls, (n + 1) * count // calls)
-        self.error = int(error)
+        sizes = interpret.bind_symbols(self.func, list(inputs))
+        results, self.error = launch(self.kernel, self.loaded, inputs, sizes, calls)
         return results
 
     def interpreted(self, *inputs: torch.Tensor):
@@ -109,16 +129,13 @@ def compiled(text: str, target: Target | None = None, **attributes: object) -> C
             kernel.properties.pop(name, None)
         else:
             kernel.properties[name] = ir.Literal.of(value)
-    llvm = Module(vector_bits=target.vector_bits)
-    emit_kernel(llvm, kernel, target, "kernel")
-    source = str(llvm)
-    loaded = cpu.load([cpu.compile_text(source, target)])
+    source, loaded = native(kernel, target)
     return Compiled(module, func, kernel, source, target, loaded)
 
 
 def same_bits(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
     """Whether results are equal bit by bit."""
     return all(
-        torch.equal(x.contiguous().view(torch.uint8), y.contiguous().view(torch.uint8))
+        torch.equal(x.flatten().view(torch.uint8), y.flatten().view(torch.uint8))
         for x, y in zip(a, b, strict=True)
     )
