@@ -32,8 +32,8 @@ from isthmus.diagnostics import IRError
 from isthmus.dialects.prim import Emitter
 from isthmus.dialects.signature import Argument, Result, Signature
 from isthmus.passes.autodiff.expand import inline
-from isthmus.passes.autodiff.pull import Fallbacks, TakesDerivatives, activity, pull
-from isthmus.passes.autodiff.table import CONSTANT, is_differentiable
+from isthmus.passes.autodiff.pull import activity, pull
+from isthmus.passes.autodiff.table import CONSTANT, Fallbacks, TakesDerivatives, is_differentiable
 
 JOINT = "joint"
 """Name of the function that is made."""

@@ -21,7 +21,7 @@ from isthmus import ir
 from isthmus.dialects.autodiff import AUTODIFF, CustomOp, YieldOp
 from isthmus.dialects.prim import StopGradientOp
 from isthmus.passes.autodiff.differentiate import Body, replace_function
-from isthmus.passes.autodiff.pull import TakesDerivatives
+from isthmus.passes.autodiff.table import TakesDerivatives
 
 AUTODIFF_OPS = tuple(op for op in AUTODIFF.operations if op is not CustomOp)
 

@@ -17,7 +17,8 @@ from isthmus.diagnostics import IRError
 from isthmus.dialects import autodiff, prim
 from isthmus.dialects.prim import Emitter, PrimOp
 from isthmus.ir import Literal
-from isthmus.passes.autodiff.pull import Fallbacks, activity, made_since, pull
+from isthmus.passes.autodiff.pull import activity, made_since, pull
+from isthmus.passes.autodiff.table import Fallbacks
 
 TERMINATORS = (prim.YieldOp, autodiff.YieldOp, ReturnOp)
 

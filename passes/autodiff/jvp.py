@@ -36,8 +36,8 @@ from isthmus.diagnostics import IRError
 from isthmus.dialects.signature import Argument, Result
 from isthmus.ir import LiteralValue
 from isthmus.passes.autodiff.differentiate import Body, replace_function
-from isthmus.passes.autodiff.pull import Fallbacks, TakesDerivatives, activity, pull
-from isthmus.passes.autodiff.table import is_differentiable
+from isthmus.passes.autodiff.pull import activity, pull
+from isthmus.passes.autodiff.table import Fallbacks, TakesDerivatives, is_differentiable
 
 DIRECTION = "autodiff.direction"
 """Attribute of an argument: the direction in which this argument moves."""

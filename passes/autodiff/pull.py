@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
-from typing import Self
 
 from xdsl.ir import Operation, SSAValue
 
 from isthmus import ir
 from isthmus.diagnostics import CompileError, IRError
 from isthmus.dialects.autodiff import CustomOp
-from isthmus.dialects.prim import Emitter, OpaqueOp, PrimOp
-from isthmus.passes import elementary_form
+from isthmus.dialects.prim import Emitter, OpaqueOp
 from isthmus.passes.autodiff.accumulate import accumulate
 from isthmus.passes.autodiff.table import (
     CALL_PULLBACKS,
@@ -21,45 +17,12 @@ from isthmus.passes.autodiff.table import (
     NESTED_PULLBACKS,
     PULLBACKS,
     Cotangents,
-    DerivativeOf,
     Elementary,
-    ElementaryForms,
+    Fallbacks,
     Needs,
     is_differentiable,
     load_rules,
 )
-
-
-def _no_form(cls: type[Operation]) -> Elementary | None:
-    return None
-
-
-def _no_derivative(op: PrimOp, needs: Needs) -> None:
-    return None
-
-
-@dataclass(frozen=True)
-class Fallbacks:
-    """Where the derivative of an op without a rule comes from."""
-
-    elementary: ElementaryForms = _no_form
-    derivative_of: DerivativeOf = _no_derivative
-
-
-FROM_TABLES = Fallbacks(elementary_form)
-"""Elementary forms from the table of decompositions, no traced derivatives."""
-
-
-class TakesDerivatives:
-    """A pass that may need the derivative of a library call, which is handed to it."""
-
-    fallbacks: Fallbacks = FROM_TABLES
-
-    def with_derivatives(self, derivative_of: DerivativeOf) -> Self:
-        """Give the same pass, which asks this function for derivatives of library calls."""
-        prepared = copy(self)
-        object.__setattr__(prepared, "fallbacks", Fallbacks(elementary_form, derivative_of))
-        return prepared
 
 
 def activity(ops: Iterable[Operation], wanted: Iterable[SSAValue]) -> set[SSAValue]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
@@ -12,9 +14,7 @@ from xdsl.ir import Operation, SSAValue
 from isthmus import ir
 from isthmus.diagnostics import IRError
 from isthmus.dialects.prim import Emitter, PrimOp, UnaryOp
-
-if TYPE_CHECKING:
-    from isthmus.passes.autodiff.pull import Fallbacks
+from isthmus.passes import elementary_form
 
 Cotangents = Sequence[SSAValue | None]
 """One per result (given to a rule) or per operand (given by it); None is a symbolic zero."""
@@ -139,6 +139,38 @@ DerivativeOf = Callable[[PrimOp, Needs], FuncOp | None]
 Arguments: the op's operands, its results, then one cotangent per differentiable result.
 Results: one gradient per operand with `needs`, in order. None where nobody can derive it.
 """
+
+
+def _no_form(cls: type[Operation]) -> Elementary | None:
+    return None
+
+
+def _no_derivative(op: PrimOp, needs: Needs) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Fallbacks:
+    """Where the derivative of an op without a rule comes from."""
+
+    elementary: ElementaryForms = _no_form
+    derivative_of: DerivativeOf = _no_derivative
+
+
+FROM_TABLES = Fallbacks(elementary_form)
+"""Elementary forms from the table of decompositions, no traced derivatives."""
+
+
+class TakesDerivatives:
+    """A pass that may need the derivative of a library call, which is handed to it."""
+
+    fallbacks: Fallbacks = FROM_TABLES
+
+    def with_derivatives(self, derivative_of: DerivativeOf) -> Self:
+        """Give the same pass, which asks this function for derivatives of library calls."""
+        prepared = copy(self)
+        object.__setattr__(prepared, "fallbacks", Fallbacks(elementary_form, derivative_of))
+        return prepared
 
 
 def is_differentiable(value: SSAValue) -> bool:

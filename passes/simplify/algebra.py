@@ -18,7 +18,7 @@ Literals = dict[str, LiteralValue]
 Operands = tuple[SSAValue, ...]
 
 
-def _is_constant(e: Emitter, x: SSAValue, value: float) -> bool:
+def _is_constant(e: Emitter, x: SSAValue, value: int | float) -> bool:
     """Whether x is everywhere this number, the sign of zero included."""
     found = e.constant_of(x)
     if isinstance(found, bool) or not isinstance(found, (int, float)) or found != value:
@@ -74,7 +74,7 @@ def div(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
     if _is_constant(e, b, 1):
         return a
     value = e.constant_of(b)
-    if isinstance(value, float) and value != 0 and abs(math.frexp(value)[0]) == 0.5 and 2**-14 <= abs(value) <= 2**14:
+    if isinstance(value, float) and abs(math.frexp(value)[0]) == 0.5 and 2**-14 <= abs(value) <= 2**14:
         return e.mul(a, e.const_like(1 / value, b))
     return None
 

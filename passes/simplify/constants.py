@@ -84,7 +84,7 @@ def _folding(cls: type[PrimOp], fold: Fold) -> tuple[type[PrimOp], Callable[...,
 
 
 def _divided(a: Number, b: Number) -> Number | None:
-    if isinstance(a, int) or isinstance(b, int) or b == 0 or math.isinf(a):
+    if isinstance(a, int) or isinstance(b, int) or b == 0.0 or math.isinf(a):
         return None
     return a / b
 

@@ -86,8 +86,10 @@ def _slice_of_broadcast(e: Emitter, inner: prim.BroadcastOp, dim: int, start: Di
 def pad(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
     """Padding twice with one value along one dimension is padding once."""
     inner = operands[0].owner
-    plain = literals["interior"] == 0 and isinstance(inner, prim.PadOp) and inner.interior.data == 0
-    if not plain or inner.dim.data != literals["dim"] or not _same_number(inner.value.data, literals["value"]):
+    if not isinstance(inner, prim.PadOp) or inner.dim.data != literals["dim"]:
+        return None
+    same = inner.interior.data == literals["interior"] == 0 and _same_number(inner.value.data, literals["value"])
+    if not same:
         return None
     low, high = (cast(Dim, literals[k]) + cast(Dim, ir.literal(inner, k)) for k in ("low", "high"))
     return e.pad(inner.x, cast(int, literals["dim"]), low, high, 0, literals["value"])

@@ -11,9 +11,9 @@ from isthmus.diagnostics import CompileError
 from isthmus.dialects import autodiff, prim
 from isthmus.dialects.prim import Emitter
 from isthmus.passes.autodiff.expand import inline
-from isthmus.passes.autodiff.pull import Fallbacks
 from isthmus.passes.autodiff.table import (
     Cotangents,
+    Fallbacks,
     Needs,
     call_pullback,
     is_differentiable,

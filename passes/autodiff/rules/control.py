@@ -12,9 +12,9 @@ from isthmus.diagnostics import CompileError
 from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
 from isthmus.passes.autodiff.expand import inline
-from isthmus.passes.autodiff.pull import Fallbacks, activity, pull
+from isthmus.passes.autodiff.pull import activity, pull
 from isthmus.passes.autodiff.rules.scan import make_scan
-from isthmus.passes.autodiff.table import Cotangents, Needs, nested_pullback, pullback
+from isthmus.passes.autodiff.table import Cotangents, Fallbacks, Needs, nested_pullback, pullback
 
 
 def pull_block(

@@ -12,9 +12,9 @@ from xdsl.ir import Operation, SSAValue
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
-from isthmus.passes.autodiff.pull import Fallbacks, pull_through
+from isthmus.passes.autodiff.pull import pull_through
 from isthmus.passes.autodiff.rules.along import add_along, count
-from isthmus.passes.autodiff.table import Cotangents, Needs, nested_pullback, one, pullback
+from isthmus.passes.autodiff.table import Cotangents, Fallbacks, Needs, nested_pullback, one, pullback
 
 Windowed = prim.ReduceWindowOp | prim.MaxPoolOp
 

@@ -15,7 +15,7 @@ from isthmus.dialects.prim import Emitter
 from isthmus.dialects.signature import Argument, Result, Signature
 from isthmus.passes import elementary_form
 from isthmus.passes.autodiff.differentiate import differentiate
-from isthmus.passes.autodiff.pull import Fallbacks
+from isthmus.passes.autodiff.table import Fallbacks
 from isthmus.runtime.interpret import run
 from isthmus.runtime.interpret_table import DTYPES
 

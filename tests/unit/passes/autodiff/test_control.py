@@ -18,9 +18,8 @@ from isthmus.dialects.signature import Signature
 from isthmus.ir import Literal
 from isthmus.passes import elementary_form
 from isthmus.passes.autodiff.differentiate import differentiate
-from isthmus.passes.autodiff.pull import Fallbacks
 from isthmus.passes.autodiff.rules.scan import make_scan
-from isthmus.passes.autodiff.table import Needs
+from isthmus.passes.autodiff.table import Fallbacks, Needs
 from isthmus.runtime.interpret import run
 from tests.unit.passes.autodiff.oracle import check_orders, joint_of, program, types_of
 from tests.unit.passes.autodiff.samples import F64, numbers
