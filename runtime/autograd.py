@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -24,11 +24,13 @@ from isthmus.runtime.convention import (
     Executable,
     MakeExecutable,
     RestoringExecutable,
+    Saved,
     SavingExecutable,
     Source,
     Value,
 )
 from isthmus.runtime.fresh import coerce, made_fresh
+from isthmus.runtime.primals import PrimalKeeper, Primals
 from isthmus.runtime.torch_private import (
     backward_keeps_graph,
     functorch_is_active,
@@ -53,21 +55,35 @@ class Counters:
     backward_calls: int = 0
 
 
-@dataclass
 class _Run:
-    """What one forward call leaves for its backward, beside the version-checked tensors."""
+    """What one forward call leaves for its backward, beside the tensors that torch saves."""
 
-    clones: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
-    saves: bool = False
-    primals: list[Value] | None = None
-    versions: dict[int, int] = field(default_factory=dict[int, int])
-    missing: frozenset[int] = frozenset()
-    packed: tuple[int, ...] = ()
-    shapes: list[tuple[torch.Size, torch.dtype, torch.device]] = field(
-        default_factory=list[tuple[torch.Size, torch.dtype, torch.device]]
-    )
-    sizes: dict[str, int] = field(default_factory=dict[str, int])
-    lease: Lease | None = None
+    __slots__ = ("clones", "lease", "primals", "saves", "shapes", "sizes")
+
+    def __init__(self) -> None:
+        self.clones: dict[int, Tensor] | None = None
+        self.lease: Lease | None = None
+        self.primals: Primals | None = None
+        self.saves = False
+        self.shapes: list[tuple[torch.Size, torch.dtype, torch.device]] | None = None
+        self.sizes: dict[str, int] = {}
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """What is saved one by one, and what the backward takes: `saved` indices count what was saved."""
+
+    saved: tuple[Saved, ...]
+    backward: tuple[Source, ...]
+
+    @staticmethod
+    def of(convention: Convention, in_arena: bool) -> _Sources:
+        """With an arena, intermediates are neither saved nor passed one by one."""
+        kept = [j for j, s in enumerate(convention.saved) if not (in_arena and s.kind == "intermediate")]
+        place = {j: k for k, j in enumerate(kept)}
+        sources = [s for s in convention.backward if s.kind != "saved" or s.index in place]
+        renamed = [replace(s, index=place[s.index]) if s.kind == "saved" else s for s in sources]
+        return _Sources(tuple(convention.saved[j] for j in kept), tuple(renamed))
 
 
 class TapeNode:
@@ -106,13 +122,14 @@ class TapeNode:
         self._lock = threading.RLock()
         wanted = set(convention.gradients)
         self._unwanted = tuple(i for i in range(convention.arguments) if i not in wanted)
-        self._overwritten = frozenset(m.argument for m in convention.mutations)
-        tangents = set(convention.differentiable)
+        self._keeper = PrimalKeeper(convention)
+        self._sources = {in_arena: _Sources.of(convention, in_arena) for in_arena in (False, True)}
         self._handed_over = frozenset(
             convention.results + j for j, source in enumerate(convention.saved) if source.kind != "intermediate"
         )
+        tangents = set(convention.differentiable)
         self._constant = tuple(k for k in range(convention.results) if k not in tangents)
-        self._function = _function_class(self, name)
+        self._apply = _apply_of(_function_class(self, name))
 
     def __call__(self, arguments: list[Value]) -> list[Tensor]:
         """Give the node's results: on the tape where a gradient can be asked for, else off it."""
@@ -130,12 +147,15 @@ class TapeNode:
             if isinstance(value, Tensor) and value.requires_grad:
                 passed[i] = value.detach()
         if self.expects_higher_order:
-            run.clones = {i: cast(Tensor, arguments[i]).clone() for i in self._overwritten}
-        return list(cast("tuple[Tensor, ...]", self._function.apply(run, *passed)))
+            run.clones = {i: cast(Tensor, arguments[i]).clone() for i in self._keeper.overwritten}
+        return list(self._apply(run, *passed))
 
     def run_detached(self, arguments: list[Value]) -> list[Tensor]:
         """Run off the tape: results have no history, nothing is kept for a backward."""
         self.counters.forward_calls += 1
+        if self._arena_forward is not None and self._inference is self._forward:
+            note_call(self._forward)
+            return self._arena_forward.save_in_arena(arguments)[0]
         return _run(self._inference, arguments)[: self.convention.results]
 
     def _is_asked_for(self, arguments: list[Value]) -> bool:
@@ -152,82 +172,49 @@ class TapeNode:
         ctx.set_materialize_grads(False)
         self.counters.forward_calls += 1
         hooked = saved_tensors_are_hooked()
-        if self._arena_forward is not None and not hooked:
+        intermediates: list[Tensor] = []
+        in_arena = self._arena_forward is not None and not hooked
+        if in_arena and self._arena_forward is not None:
             note_call(self._forward)
             results, run.lease = self._arena_forward.save_in_arena(arguments)
-            saved: list[Tensor] = []
         else:
             results = _run(self._forward, arguments, self._handed_over)
-            saved = results[self.convention.results :]
-            results = results[: self.convention.results]
-        kept = self._kept(arguments, results, saved)
+            intermediates = results[self.convention.results :]
+            del results[self.convention.results :]
+        kept = self._kept(self._sources[in_arena].saved, arguments, results, intermediates)
         if run.lease is not None and run.lease.tensor is not None:
             kept.append(run.lease.tensor)
-        self._keep_primals(run, arguments)
+        run.primals = Primals(arguments, self._keeper, run.clones)
+        run.clones = None
         if hooked:
-            kept.extend(self._packed_primals(run))
-        ctx.save_for_backward(*kept)
-        run.saves = bool(kept)
+            kept.extend(run.primals.pack(expected=self.expects_higher_order))
+        if kept:
+            ctx.save_for_backward(*kept)
+            run.saves = True
         if self._constant:
             ctx.mark_non_differentiable(*(results[k] for k in self._constant))
-        run.shapes = [(r.shape, r.dtype, r.device) for r in results]
-        run.sizes = self.convention.sizes(arguments)
+        if len(results) > 1:  # else a missing tangent is the only one, and nothing is computed
+            run.shapes = [(r.shape, r.dtype, r.device) for r in results]
+        if self.convention.symbols:
+            run.sizes = self.convention.sizes(arguments)
         cast(Any, ctx).run = run
         return tuple(results)
 
-    def _kept(self, arguments: list[Value], results: list[Tensor], saved: list[Tensor]) -> list[Tensor]:
-        """The tensors to save, in the order of `convention.saved`, without those in the arena."""
+    def _kept(
+        self, saved: tuple[Saved, ...], arguments: list[Value], results: list[Tensor], intermediates: list[Tensor]
+    ) -> list[Tensor]:
+        """The tensors to save; an argument that the program overwrites is copied while it has its old value."""
         kept: list[Tensor] = []
-        for j, source in enumerate(self.convention.saved):
+        for j, source in enumerate(saved):
             if source.kind == "result":
                 kept.append(results[source.index])
             elif source.kind == "intermediate":
-                if saved:
-                    kept.append(saved[j])
+                kept.append(intermediates[j])
             else:
-                value = arguments[source.index]
-                assert isinstance(value, Tensor), "only tensors are saved"
-                overwritten = source.index in self._overwritten
+                value = cast(Tensor, arguments[source.index])
+                overwritten = source.index in self._keeper.overwritten
                 kept.append(value.detach().clone() if overwritten else value)
         return kept
-
-    def _keep_primals(self, run: _Run, arguments: list[Value]) -> None:
-        """Keep what a derivative of the gradient needs: the arguments, as they are now.
-
-        These are references, so nothing is copied; versions tell later whether one was
-        overwritten. What has no history is kept detached: if the user makes the tensor part of
-        this node's graph later, it must not keep its own history alive.
-        """
-        primals: list[Value] = []
-        missing: set[int] = set()
-        for i, value in enumerate(arguments):
-            if isinstance(value, Tensor):
-                if i in self._overwritten:
-                    value = run.clones.get(i)
-                    if value is None:
-                        missing.add(i)
-                else:
-                    run.versions[i] = _version(value)
-                    if not value.requires_grad:
-                        value = value.detach()
-            primals.append(value)
-        run.clones = {}
-        run.primals, run.missing = primals, frozenset(missing)
-
-    def _packed_primals(self, run: _Run) -> list[Tensor]:
-        """Give up the references to the arguments: the user's hooks decide what stays in memory.
-
-        Where a derivative is to be expected the arguments are saved as torch saves tensors.
-        """
-        primals = run.primals or []
-        tensors = {i: p for i, p in enumerate(primals) if isinstance(p, Tensor)}
-        run.primals = [None if isinstance(p, Tensor) else p for p in primals]
-        run.versions = {}
-        if not self.expects_higher_order:
-            run.missing = run.missing.union(tensors)
-            return []
-        run.packed = tuple(tensors)
-        return list(tensors.values())
 
     # ---- Backward
 
@@ -246,95 +233,63 @@ class TapeNode:
 
     def _pull_compiled(self, ctx: FunctionCtx, run: _Run, tangents: tuple[Tensor | None, ...]) -> list[Tensor]:
         # A backward that needs nothing may run again; torch refuses even to look once it has freed.
-        kept = list(cast("tuple[Tensor, ...]", cast(Any, ctx).saved_tensors)) if run.saves else []
-        arena = kept.pop() if run.lease is not None else None
-        backward = self._backward_now()
-        sources = self.convention.backward
-        if arena is not None:
-            sources = tuple(s for s in sources if not self._is_in_arena(s))
-        places = self._places_of_kept(arena is not None)
+        kept = cast("tuple[Tensor, ...]", cast(Any, ctx).saved_tensors) if run.saves else ()
+        backward = self._backward or self._backward_now()
         arguments: list[Value] = []
-        for source in sources:
+        for source in self._sources[run.lease is not None].backward:
             if source.kind == "saved":
-                arguments.append(kept[places[source.index]])
+                arguments.append(kept[source.index])
             elif source.kind == "tangent":
                 arguments.append(self._tangent(run, tangents, source))
             else:
                 arguments.append(run.sizes[source.name])
         self.counters.backward_calls += 1
-        if arena is None:
+        if run.lease is None:
             found = _run(backward, arguments)
         else:
             note_call(backward)
             restoring = cast(RestoringExecutable, backward)
             arguments.extend(run.sizes[name] for name in restoring.sizes_wanted)
-            found = restoring.run_from_arena(arguments, arena)
+            found = restoring.run_from_arena(arguments, kept[len(self._sources[True].saved)])
         if not backward_keeps_graph():
-            run.primals = None
-            if run.lease is not None:
-                del arena, kept
-                run.lease.release()
+            self._let_go(run)
         return found
+
+    def _let_go(self, run: _Run) -> None:
+        """The engine frees what torch saved; free the rest."""
+        if run.primals is not None:
+            run.primals.release()
+        if run.lease is not None:
+            run.lease.release()
 
     def _pull_differentiably(self, ctx: FunctionCtx, run: _Run, tangents: tuple[Tensor | None, ...]) -> list[Tensor]:
         """The gradients as results of the derivative's node, so that they have a history."""
         derivative = self._derivative_now()
-        primals = self._primals_for(ctx, run, derivative.convention.unused)
+        if run.primals is None or run.primals.is_released:
+            raise RuntimeError(_FREED)
+        kept = cast("tuple[Tensor, ...]", cast(Any, ctx).saved_tensors) if run.primals.is_packed else ()
+        try:
+            primals = run.primals.restore(self._keeper, kept, derivative.convention.unused)
+        except UnsupportedError:
+            self.expects_higher_order = True
+            raise
         seeds: list[Value] = [
             self._tangent(run, tangents, Source("tangent", k)) for k in self.convention.differentiable
         ]
         found = derivative([*primals, *seeds])
         if not backward_keeps_graph():
-            run.primals = None
+            self._let_go(run)
         return found
-
-    def _primals_for(self, ctx: FunctionCtx, run: _Run, unused: frozenset[int]) -> list[Value]:
-        """The arguments of the forward call, unchanged since; RuntimeError where one is not."""
-        if run.primals is None:
-            raise RuntimeError(_FREED)
-        primals = list(run.primals)
-        if run.packed:
-            unpacked = cast("tuple[Tensor, ...]", cast(Any, ctx).saved_tensors)
-            for i, value in zip(run.packed, unpacked[-len(run.packed) :], strict=True):
-                primals[i] = value
-        for i in sorted(run.missing - unused):
-            self.expects_higher_order = True
-            raise UnsupportedError(
-                f"a derivative of this gradient needs the value that {self.convention.name(i)} had"
-                " in the forward call, and it was not kept",
-                cure='compile with options={"higher_order": True}, or run the step again: from now on it is kept',
-            )
-        for i, version in run.versions.items():
-            if i not in unused and (now := _version(primals[i])) != version:
-                raise RuntimeError(
-                    "one of the variables needed for gradient computation has been modified by an"
-                    f" inplace operation: {self.convention.name(i)} is at version {now}; expected"
-                    f" version {version} instead. It is needed because the gradient of a compiled"
-                    " function is differentiated again"
-                )
-        return primals
 
     def _tangent(self, run: _Run, tangents: tuple[Tensor | None, ...], source: Source) -> Tensor:
         tangent = tangents[source.index]
         if tangent is None:
+            assert run.shapes is not None
             shape, dtype, device = run.shapes[source.index]
             tangent = torch.zeros(shape, dtype=dtype, device=device)
         if source.strides is None:
             return coerce(tangent)
         return coerce(tangent, [evaluate(s, run.sizes) for s in source.strides])
-
-    def _is_in_arena(self, source: Source) -> bool:
-        kind = source.kind
-        return kind == "saved" and self.convention.saved[source.index].kind == "intermediate"
-
-    def _places_of_kept(self, in_arena: bool) -> list[int]:
-        """Saved value j -> its place among the tensors that were saved one by one."""
-        places: list[int] = []
-        count = 0
-        for source in self.convention.saved:
-            places.append(count)
-            count += not (in_arena and source.kind == "intermediate")
-        return places
 
     # ---- What is compiled on demand
 
@@ -360,12 +315,6 @@ class TapeNode:
                     self._derivative = self._make_derivative()
                     self.counters.derivative_builds += 1
         return self._derivative
-
-
-def _version(value: Value) -> int:
-    if isinstance(value, Tensor) and not value.is_inference():
-        return value._version
-    return 0
 
 
 def _run(executable: Executable, arguments: list[Value], shared: frozenset[int] = frozenset()) -> list[Tensor]:
@@ -395,3 +344,8 @@ def _function_class(node: TapeNode, name: str) -> type[torch.autograd.Function]:
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return cast("type[torch.autograd.Function]", type(name, (torch.autograd.Function,), dict(methods)))
+
+
+def _apply_of(function: type[torch.autograd.Function]) -> Callable[..., tuple[Tensor, ...]]:
+    """`function.apply` without its Python part, which is about functorch; that is refused before."""
+    return cast(Any, super(torch.autograd.Function, function)).apply
