@@ -38,7 +38,7 @@ def environment() -> dict[str, str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    code = "\n".join(b.text for b in blocks(page) if b.language == "python")
+    code = "\n".join(b.text for b in blocks(page) if b.language == "python" and not b.file)
     if not code:
         pytest.skip("the page shows no Python")
     script = tmp_path / "page.py"
