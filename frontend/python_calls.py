@@ -102,7 +102,6 @@ _READS_DATA: dict[object, str] = {
     Tensor.__bool__: "use torch.where or torch.cond instead of a branch on data, or capture='dynamo'",
     Tensor.__int__: _KEEP_OUT,
     Tensor.__float__: _KEEP_OUT,
-    Tensor.__index__: _KEEP_OUT,
     Tensor.__contains__: _KEEP_OUT,
     Tensor.backward: "call backward() outside, or use torch.autograd.grad inside",
     torch.autograd.backward: "call backward() outside, or use torch.autograd.grad inside",

@@ -35,7 +35,7 @@ from isthmus.dialects import aten
 from isthmus.dialects.autodiff import RECOMPUTE
 from isthmus.frontend import autocast, checkpoint, numbers
 from isthmus.frontend.encode import DTYPE_NAMES, dtype_name, encode_plain
-from isthmus.frontend.operators import OperatorFacts, facts_of, written_arguments
+from isthmus.frontend.operators import OperatorFacts, facts_of, identity_of, written_arguments
 from isthmus.frontend.symbolic import FIXED_SIZE, SizeReader
 from isthmus.ir import Literal, LiteralValue, Operand
 
@@ -124,6 +124,8 @@ class Recorder(ProxyTorchDispatchMode):
                 "replaces a tensor's storage in place", op=facts.name, cure="make a new tensor instead"
             )
         bound = _bind(facts, args, kwargs)
+        if (same := identity_of(facts, bound)) is not None:
+            return same
         operands = _Operands(self)
         encoded = [
             default if value is _MISSING else self._encode(value, operands, takes_tensor)
