@@ -75,11 +75,11 @@ def _mixed(number: int) -> int:
 def _copy_back(mutation: Mutation, argument: Value, results: list[Tensor], sizes: Mapping[str, int]) -> None:
     """Give an argument its new shape and content, with the history that the program gives it."""
     assert isinstance(argument, Tensor)
+    if mutation.geometry is not None:
+        argument.as_strided_(*_geometry(mutation.geometry, sizes, int(argument.storage_offset())))
+    if mutation.result is None:
+        return
     with torch.set_grad_enabled(torch.is_grad_enabled() and not mutation.hidden):
-        if mutation.geometry is not None:
-            argument.as_strided_(*_geometry(mutation.geometry, sizes, int(argument.storage_offset())))
-        if mutation.result is None:
-            return
         value = results[mutation.result]
         if value is argument:  # written in place: only autograd has to be told
             torch.autograd.graph.increment_version(argument)

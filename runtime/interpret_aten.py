@@ -12,6 +12,7 @@ from xdsl.ir import Operation
 
 from isthmus import ir
 from isthmus.dialects import aten
+from isthmus.ir import LiteralValue
 from isthmus.runtime.interpret_library import call_overload, find_overload
 from isthmus.runtime.interpret_table import Frame, Value, evaluates, known, literal_int, tensors
 
@@ -34,14 +35,31 @@ def _call_on_values(op: aten.CallOp, operands: list[Value], frame: Frame) -> Seq
     updated = op.updates
     for i in updated:
         operands[i] = cast(Tensor, operands[i]).clone(memory_format=torch.contiguous_format)
-    args = op.args
     if op.overload in _BY_PLACE:
-        operands[0] = cast(Tensor, operands[0]).clone(memory_format=torch.contiguous_format)
-        args = (*args[:-1], known(cast(ir.Dim, args[-1] or 0), frame))
-    elif find_overload(op.overload).is_view:  # a view of a value is in row-major order, whatever its memory is
+        shape, strides, offset = op.args[-3:]
+        place = _numbers(shape, frame), _numbers(strides, frame), known(cast(ir.Dim, offset or 0), frame)
+        return (_at_place(tensors(operands), *place),)
+    if find_overload(op.overload).is_view:  # a view of a value is in row-major order, whatever its memory is
         operands = [v.contiguous() if isinstance(v, Tensor) else v for v in operands]
-    given = call_overload(op.overload, args, operands, frame)
+    given = call_overload(op.overload, op.args, operands, frame)
     return [given[k] for k in op.present] + [operands[i] for i in updated]
+
+
+def _numbers(dims: LiteralValue, frame: Frame) -> list[int]:
+    return [known(d, frame) for d in cast(tuple[ir.Dim, ...], dims)]
+
+
+def _at_place(operands: Sequence[Tensor], shape: list[int], strides: list[int], offset: int) -> Tensor:
+    """Read elements of a row-major copy, or put a second operand there.
+
+    By a view of the copy: torch's derivative of its own as_strided_scatter is wrong.
+    """
+    whole = operands[0].clone(memory_format=torch.contiguous_format)
+    part = whole.as_strided(shape, strides, offset)
+    if len(operands) == 1:
+        return part
+    part.copy_(operands[1])
+    return whole
 
 
 @evaluates(aten.CondOp)

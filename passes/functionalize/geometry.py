@@ -103,6 +103,12 @@ def covers(outer: RefFacts, inner: RefFacts) -> bool:
     return a is not None and b is not None and (b[0] == b[1] or (a[0] <= b[0] and b[1] <= a[1]))
 
 
+def may_cover(outer: RefFacts, inner: RefFacts) -> bool:
+    """Tell whether the elements of one reference may all lie between the first and the last of another."""
+    a, b = interval(outer), interval(inner)
+    return a is None or b is None or b[0] == b[1] or (a[0] <= b[0] and b[1] <= a[1])
+
+
 def partly_overlaps(written: RefFacts, read: RefFacts) -> bool:
     """Tell what torch refuses: two dense tensors that share some elements, but not each at the same index."""
     if dense_order(written) is None or dense_order(read) is None:

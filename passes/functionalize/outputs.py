@@ -23,6 +23,8 @@ from isthmus.sizes import Dim, exact_quotient
 
 Entry = tuple[LiteralValue, ...]
 
+_DETACH = "detach.default"
+
 
 class Outputs:
     """Decides for each returned reference whether it is a value, a view of a result, or (a view of) an argument."""
@@ -85,7 +87,11 @@ class Outputs:
         return ("alias", k, chain) if chain else ("value", k)
 
     def _chain(self, views: Sequence[Reference], base: RefFacts) -> tuple[Entry, ...]:
-        return tuple(entry for view in views for entry in self._views(view, base))
+        """Give the views as the runtime replays them; detached where autograd does not see one of them."""
+        chain = [self._view(view, base) for view in views]
+        if any(view.quiet for view in views) and chain[-1][0] != _DETACH:
+            chain.append((_DETACH, (), chain[-1][2], None))
+        return tuple(chain)
 
     def _from_rebound(self, path: Sequence[Reference]) -> Sequence[Reference]:
         """Give the views that are left to take when the argument has its final geometry."""
@@ -95,8 +101,8 @@ class Outputs:
         if now in path:
             return path[path.index(now) + 1 :]
         last = path[-1]
-        stops = any(r.stops for r in path)
-        return [Reference(last.root, last.type, parent=path[0], link=None, placed=True, stops=stops)]
+        quiet = any(r.quiet for r in path)
+        return [Reference(last.root, last.type, parent=path[0], link=None, placed=True, quiet=quiet)]
 
     def _value_entry(self, value: SSAValue, facts: RefFacts | None) -> Entry:
         return ("value", self._add(value, Result(output=True, strides=_strides(facts))))
@@ -113,19 +119,13 @@ class Outputs:
         self._results.append(result)
         return len(self._values) - 1
 
-    def _views(self, reference: Reference, base: RefFacts) -> list[Entry]:
-        """Give a view as the runtime replays it; a detach where autograd does not see it as one."""
-        facts = reference.facts
+    def _view(self, reference: Reference, base: RefFacts) -> Entry:
+        facts, call = reference.facts, reference.call
         geometry = (facts.shape, facts.strides, _offset(facts, base))
-        call = reference.call
         if call is None or reference.placed or call.base != 0 or not operand_zero_first(call.args):
-            found: list[Entry] = [("as_strided.default", geometry, geometry, None)]
-        else:
-            position = call.present[reference.result] if self._gives_list(call.overload, len(call.types)) else None
-            found = [(call.overload, call.args[1:], geometry, position)]
-        if reference.stops and (call is None or call.overload != "detach.default"):
-            found.append(("detach.default", (), geometry, None))
-        return found
+            return ("as_strided.default", geometry, geometry, None)
+        position = call.present[reference.result] if self._gives_list(call.overload, len(call.types)) else None
+        return (call.overload, call.args[1:], geometry, position)
 
     def _gives_list(self, overload: str, results: int) -> bool:
         schema = self._schemas.get(overload) if self._schemas else None

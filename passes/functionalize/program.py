@@ -160,7 +160,7 @@ def _views(program: Program, op: aten.CallOp) -> None:
         base: Call(op.overload, op.args, base, types, op.present, partial(_operands, program, operands, base))
         for base in set(op.aliases)
     }
-    stops = program.recorded and (not op.grad or op.overload in _DETACHES)
+    quiet = not op.grad or op.overload in _DETACHES
     placed = op.overload in _PLACED
     for index, (captured, base) in enumerate(zip(op.results, op.aliases, strict=True)):
         type_ = captured.type
@@ -168,6 +168,7 @@ def _views(program: Program, op: aten.CallOp) -> None:
         viewed = program.references[operands[base]]
         if placed:
             viewed = storage.base_of(viewed)
+            storage.require_inside(viewed, type_.data)
             how = Same() if viewed.facts == type_.data else None
         else:
             how = link(op.overload, op.args, viewed.facts, type_.data)
@@ -179,7 +180,8 @@ def _views(program: Program, op: aten.CallOp) -> None:
             call=calls[base],
             result=index,
             placed=placed,
-            stops=stops,
+            quiet=quiet,
+            stops=quiet and program.recorded,
         )
         program.define(captured, view)
 

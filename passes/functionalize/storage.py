@@ -61,8 +61,10 @@ class Reference:
     """Which of the call's results it is."""
     placed: bool = False
     """Whether it is taken by its place in the base's memory, not by its call (as_strided)."""
-    stops: bool = False
+    quiet: bool = False
     """Whether autograd does not see it as a view of the parent (detach, a view taken under no_grad)."""
+    stops: bool = False
+    """The same where anything can be differentiated: then it has a history of its own."""
     history: SSAValue | None = None
     """What was last written through a reference that stops, with the history that it has of its own."""
     frozen: str | None = None
@@ -87,8 +89,9 @@ class Reference:
 
     @property
     def is_base(self) -> bool:
-        """Whether geometry does not lead beyond: a root, an alias with a history of its own, converted numbers."""
-        return self.parent is None or self.stops or isinstance(self.link, Converted)
+        """Whether geometry leads no further: a root, an argument, a history of its own, converted numbers."""
+        ends = self.parent is None or self.stops or self.argument is not None
+        return ends or isinstance(self.link, Converted)
 
 
 def base_of(reference: Reference) -> Reference:
@@ -160,6 +163,14 @@ def _at_place(e: Emission, base: Reference, value: SSAValue, facts: RefFacts) ->
     flat = permuted(e, value, _order(base))
     args = (facts.shape, facts.strides, facts.offset - base.facts.offset)
     return e.view("as_strided.default", flat, args, ir.tensor(facts.shape, facts.dtype))
+
+
+def require_inside(base: Reference, facts: RefFacts) -> None:
+    """Refuse a view by strides that leaves what it is a view of."""
+    if facts.dtype != base.facts.dtype or not geometry.may_cover(base.facts, facts):
+        raise UnsupportedError(
+            "a view by strides reaches memory outside of the tensor that it is taken of", cure="take it of the whole"
+        )
 
 
 def _order(base: Reference) -> tuple[int, ...]:
