@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from isthmus.diagnostics import CompileError, UnsupportedError
     from isthmus.driver.api import compile, reset
+    from isthmus.driver.explain import explain
     from isthmus.runtime.call import last_call_native
 
 _PUBLIC = {
     "compile": "isthmus.driver.api",
+    "explain": "isthmus.driver.explain",
     "reset": "isthmus.driver.api",
     "last_call_native": "isthmus.runtime.call",
     "CompileError": "isthmus.diagnostics",
@@ -19,7 +21,7 @@ _PUBLIC = {
 }
 
 __version__ = "0.1.0"
-__all__ = ["CompileError", "UnsupportedError", "compile", "last_call_native", "reset"]
+__all__ = ["CompileError", "UnsupportedError", "compile", "explain", "last_call_native", "reset"]
 
 
 def __getattr__(name: str) -> object:

@@ -341,7 +341,7 @@ def _remember_facts(type_: Attribute, shape: Shape, dtype: str) -> tuple[Shape, 
 
 
 def _facts(value: SSAValue | Attribute) -> tuple[Shape, str]:
-    type_ = value._type if isinstance(value, SSAValue) else value  # pyright: ignore[reportPrivateUsage]
+    type_ = cast(Attribute, getattr(value, "_type", value))  # isinstance of an abstract class is slow
     facts = type_.__dict__.get("_isthmus_facts")
     return facts if facts is not None else _compute_facts(type_)
 
@@ -590,7 +590,7 @@ def erase_unused(block: Block, keep: Callable[[Operation], bool]) -> int:
     op = block.last_op
     while op is not None:
         previous = op.prev_op
-        if not keep(op) and all(r.first_use is None for r in op.results):
+        if all([r.first_use is None for r in op.results]) and not keep(op):
             op.detach()
             op.erase()
             erased += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, cast, overload
 
-import torch
+import torch._dynamo as dynamo
 from torch import fx
 
 from isthmus.driver.artifacts import log
@@ -116,7 +116,7 @@ def reset() -> None:
     """Forget every compiled program of this process (Dynamo's too) and the memory they keep."""
     from isthmus.runtime import arena
 
-    torch._dynamo.reset()
+    dynamo.reset()
     release = getattr(arena, "release_all", None)
     if release is not None:
         release()

@@ -25,6 +25,7 @@ from isthmus.driver.artifacts import Record
 from isthmus.driver.conventions import convention_of, returned
 from isthmus.driver.native import make_native
 from isthmus.driver.options import Options
+from isthmus.driver.verify import Verifier
 from isthmus.passes.pipelines import KERNELS, PassFailure, module_text, parse_pass, pass_text
 from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.call import NativeProgram
@@ -41,6 +42,7 @@ class Lowering:
     derivative_of: Callable[..., object] | None = None
     stages: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
     """The program after each stage, by artifact name (only the first order)."""
+    verifier: Verifier | None = None
     kernels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
     """Function name -> its kernels, once it was lowered."""
 
@@ -126,6 +128,8 @@ class Lowering:
             raise PassFailure(pass_text(current), error, module_text(before)) from error
         if self.options.verify != "none":
             ir.verify(module)
+        if self.verifier is not None:
+            self.verifier.note(pass_text(current), module)
         self.record.stage(current.name, artifact, module)
 
 

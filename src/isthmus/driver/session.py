@@ -16,6 +16,7 @@ from isthmus.driver.artifacts import Record, log
 from isthmus.driver.derivatives import derivatives_of_calls
 from isthmus.driver.lowering import Lowering, compiling
 from isthmus.driver.options import Options
+from isthmus.driver.verify import Verifier
 from isthmus.frontend.captured import Captured, Compiled
 from isthmus.frontend.captured import Value as CapturedValue
 from isthmus.runtime.autograd import TapeNode
@@ -55,20 +56,24 @@ class Session:
             record.stage("capture", "graph", captured.module)
             if self.options.backend == "eager":
                 return _captured_only(captured)
+            if self.options.verify == "each-pass":
+                lowering.verifier = Verifier()
             prim = lowering.to_prim(captured.module.clone())
             if not torch.is_grad_enabled():
                 without_gradients(prim)
             program.node = lowering.node(prim)
         log("times", lambda: times_table(record), record.graph)
-        return _call(program.node, captured.constants)
+        return _call(program.node, captured.constants, lowering.verifier)
 
 
-def _call(node: TapeNode, constants: Sequence[torch.Tensor]) -> Compiled:
+def _call(node: TapeNode, constants: Sequence[torch.Tensor], verifier: Verifier | None) -> Compiled:
     function = CompiledFunction(node.convention, node)
-    if not constants:
+    if not constants and verifier is None:
         return cast(Compiled, function)
 
     def call(arguments: list[CapturedValue]) -> Sequence[CapturedValue]:
+        if verifier is not None:
+            verifier.begin([*arguments, *constants])
         return cast(Sequence[CapturedValue], function([*arguments, *constants]))
 
     return call
