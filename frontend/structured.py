@@ -90,7 +90,7 @@ def _cond(call: Call) -> object:
         )
     captured = _share_captures(call.recorder, regions)
     inputs = [predicate, *_tensors(operands), *captured]
-    return _emit(call, aten.CondOp, inputs, {}, regions, then.results)
+    return pytree.tree_unflatten(_emit(call, aten.CondOp, inputs, {}, regions, then.results), then.structure)
 
 
 def _while_loop(call: Call) -> object:
@@ -321,10 +321,11 @@ HANDLERS: dict[str, Handler] = {
 
 @dataclass(frozen=True)
 class _Imported:
-    """A body as a region, and the fake tensors that it gives."""
+    """A body as a region, the fake tensors that it gives, and in which structure."""
 
     scope: Scope
     results: list[Tensor]
+    structure: pytree.TreeSpec
 
 
 def _region(call: Call, body: fx.GraphModule, args: Sequence[object], end: type[IRDLOperation]) -> _Imported:
@@ -332,11 +333,11 @@ def _region(call: Call, body: fx.GraphModule, args: Sequence[object], end: type[
     recorder = call.recorder
     stand_ins = [recorder.like(a, requires_grad=a.requires_grad) if isinstance(a, Tensor) else a for a in args]
     with recorder.region(_tensors(stand_ins)) as scope:
-        results = call.run(body, stand_ins)
+        results, structure = pytree.tree_flatten(call.run_body(body, recorder, stand_ins))
         if not all(isinstance(r, Tensor) for r in results):
             raise UnsupportedError("a body that gives something else than tensors has no compiled form")
         recorder.emit(ir.create_op(end, [recorder.value_of(cast(Tensor, r)) for r in results], []))
-    return _Imported(scope, cast(list[Tensor], results))
+    return _Imported(scope, cast(list[Tensor], results), structure)
 
 
 def _share_captures(recorder: Recorder, regions: Sequence[_Imported]) -> list[Tensor]:
