@@ -22,6 +22,7 @@ from isthmus.runtime.convention import Executable, Value
 from isthmus.runtime.cpu import Loaded
 from isthmus.runtime.fresh import coerce, has_strides
 from isthmus.runtime.interpret_table import DTYPES
+from isthmus.runtime.support import external_symbols as external_symbols
 from isthmus.runtime.torch_private import no_dispatch_modes
 from isthmus.sizes import evaluate
 
@@ -57,15 +58,6 @@ class _MethodDef(ctypes.Structure):
         ("flags", ctypes.c_int),
         ("doc", ctypes.c_char_p),
     )
-
-
-def external_symbols() -> dict[str, int]:
-    """Addresses that programs are linked with beside the functions that libraries export."""
-    return {
-        "isthmus_python": library.entry()[0],
-        "isthmus_tensor_type": id(Tensor),
-        "isthmus_parameter_type": id(torch.nn.Parameter),
-    }
 
 
 class NativeProgram:

@@ -27,87 +27,6 @@ _CPU = 0
 _ANY_CPU = 0xFFFFFFFF
 """Device word: type 0 (CPU) above, index -1 below."""
 
-SETTLE = """
-define internal ptr @settle(ptr %made, i64 %rank, ptr %sizes, ptr %strides, i32 %dtype, i1 %shared) #0 {
-entry:
-  %out = alloca ptr
-  %numbers = alloca i64
-  %array = alloca ptr
-  %kind = alloca i32
-  %s0 = call i32 @aoti_torch_get_dtype(ptr %made, ptr %kind)
-  %made.dtype = load i32, ptr %kind
-  %same.dtype = icmp eq i32 %made.dtype, %dtype
-  %s1 = call i32 @aoti_torch_get_dim(ptr %made, ptr %numbers)
-  %made.rank = load i64, ptr %numbers
-  %same.rank = icmp eq i64 %made.rank, %rank
-  %same = and i1 %same.dtype, %same.rank
-  br i1 %same, label %shape, label %refuse
-shape:
-  %s2 = call i32 @aoti_torch_get_sizes(ptr %made, ptr %array)
-  %made.sizes = load ptr, ptr %array
-  %s3 = call i32 @aoti_torch_get_strides(ptr %made, ptr %array)
-  %made.strides = load ptr, ptr %array
-  br label %head
-head:
-  %k = phi i64 [ 0, %shape ], [ %next, %step ]
-  %laid = phi i1 [ true, %shape ], [ %still, %step ]
-  %more = icmp slt i64 %k, %rank
-  br i1 %more, label %dim, label %done
-dim:
-  %a.size = getelementptr i64, ptr %sizes, i64 %k
-  %want.size = load i64, ptr %a.size
-  %b.size = getelementptr i64, ptr %made.sizes, i64 %k
-  %have.size = load i64, ptr %b.size
-  %fits = icmp eq i64 %want.size, %have.size
-  br i1 %fits, label %step, label %refuse
-step:
-  %a.stride = getelementptr i64, ptr %strides, i64 %k
-  %want.stride = load i64, ptr %a.stride
-  %b.stride = getelementptr i64, ptr %made.strides, i64 %k
-  %have.stride = load i64, ptr %b.stride
-  %equal = icmp eq i64 %want.stride, %have.stride
-  %single = icmp sle i64 %want.size, 1
-  %fine = or i1 %equal, %single
-  %still = and i1 %laid, %fine
-  %next = add i64 %k, 1
-  br label %head
-done:
-  %own = xor i1 %shared, true
-  %keep = and i1 %laid, %own
-  br i1 %keep, label %as_is, label %copy
-as_is:
-  ret ptr %made
-copy:
-  %s4 = call i32 @aoti_torch_empty_strided(i64 %rank, ptr %sizes, ptr %strides, i32 %dtype, i32 0, i32 0, ptr %out)
-  %new = load ptr, ptr %out
-  %s5 = call i32 @aoti_torch_copy_(ptr %new, ptr %made, i32 0)
-  %s6 = call i32 @aoti_torch_delete_tensor_object(ptr %made)
-  ret ptr %new
-refuse:
-  %s7 = call i32 @aoti_torch_delete_tensor_object(ptr %made)
-  ret ptr null
-}
-"""
-"""Make a tensor what the program was compiled for: null where dtype or shape differ, a copy where strides differ."""
-
-_SETTLE_USES = {
-    "aoti_torch_get_dtype": 2,
-    "aoti_torch_get_dim": 2,
-    "aoti_torch_get_sizes": 2,
-    "aoti_torch_get_strides": 2,
-    "aoti_torch_copy_": 3,
-    "aoti_torch_delete_tensor_object": 1,
-}
-
-
-def declare_settle(frame: Frame) -> None:
-    """Add `@settle` and what it calls to the module."""
-    for name, count in _SETTLE_USES.items():
-        last = I32 if name == "aoti_torch_copy_" else PTR
-        frame.module.declare(name, I32, [*[PTR] * (count - 1), last])
-    frame.module.declare("aoti_torch_empty_strided", I32, [I64, PTR, PTR, I32, I32, I32, PTR])
-    frame.module.define(SETTLE)
-
 
 def blob(frame: Frame, buffer: Buffer) -> Value:
     """Make a tensor handle that looks at a buffer and owns nothing."""
@@ -278,7 +197,7 @@ def settle(frame: Frame, made: Value, wanted: Buffer, operands: Sequence[Buffer]
         f.const(SCALAR_TYPES[wanted.dtype], I32),
         shared,
     )
-    return f.emit(f"call ptr @settle({', '.join(map(repr, arguments))})", PTR)
+    return f.call("isthmus_settle", PTR, *arguments)
 
 
 def keep(frame: Frame, settled: Value, wanted: Buffer) -> None:

@@ -30,9 +30,15 @@ class Frame:
         self.size = SizeValues(self.f, symbols)
         self.status = self.f.slot(I32, align=4)
         self.f.store(self.f.const(0, I32), self.status)
-        for kind, count in (("argument", len(program.arguments)), ("output", len(program.results))):
-            for k in range(count):
-                self._pointers[kind, k] = self.f.load(self.f.address(self._arrays[kind + "s"], k, "ptr"), PTR)
+
+    def _pointer(self, kind: str, number: int) -> Value:
+        """The address of an argument or output, read once."""
+        found = self._pointers.get((kind, number))
+        if found is None:
+            with self.f.at_entry():
+                found = self.f.load(self.f.address(self._arrays[f"{kind}s"], number, "ptr"), PTR)
+            self._pointers[kind, number] = found
+        return found
 
     @property
     def sizes_array(self) -> Value:
@@ -58,7 +64,7 @@ class Frame:
         place = buffer.place
         if place.kind in ("argument", "output"):
             assert isinstance(place.at, int)
-            base = self._pointers[place.kind, place.at]
+            base = self._pointer(place.kind, place.at)
         elif place.kind == "handle":
             assert isinstance(place.at, int)
             handle = self.f.load(self.handle_slot(place.at), PTR)

@@ -3,8 +3,10 @@
     ptr @call(ptr %self, ptr %arguments, i64 %count)        (CPython's METH_FASTCALL)
 
 The arguments are the temporary arena, the saved arena (or None), then the program's arguments; where saved values are
-in the arena they are left out. Gives the list of results that the caller keeps; None where anything about an argument
-is not as compiled (Python then looks closer); a pair (status, error word) where the program failed.
+in the arena they are left out, and the sizes that only they show follow. Gives the list of results that the caller
+keeps; None where anything about an argument is not as compiled (Python then looks closer); a pair (status, error word)
+where the program failed. What tensors look like inside is known to `isthmus_*` functions of the runtime alone: tables
+tell them what this program expects.
 """
 
 from __future__ import annotations
@@ -17,20 +19,17 @@ from isthmus import ir
 from isthmus.codegen.cpu.dispatch import SCALAR_TYPES
 from isthmus.codegen.cpu.dispatch_keys import exclude_keys, include_keys
 from isthmus.codegen.cpu.sizes import SizeValues
-from isthmus.codegen.llvm_text import I32, I64, PTR, Function, Module, Type, Value
-from isthmus.dialects.native_facts import NativeFacts, TensorLayout
-from isthmus.dialects.program import Argument, Buffer, KernelCall, LibraryCall, Program
+from isthmus.codegen.llvm_text import I1, I32, I64, PTR, Function, Module, Value
+from isthmus.dialects.native_facts import NativeFacts
+from isthmus.dialects.program import Buffer, KernelCall, LibraryCall, Program
 from isthmus.sizes import Dim, Size
 
-TENSOR_TYPE = "isthmus_tensor_type"
-PARAMETER_TYPE = "isthmus_parameter_type"
 PROGRAM_NUMBER = "isthmus_program_number"
 
-I16 = Type.of("i16")
-_WRAP = "_Z16THPVariable_WrapRKN2at10TensorBaseE"
-"""THPVariable_Wrap(const at::TensorBase&): a new reference to the Python tensor."""
 _SMALL = 1 << 18
 """Bytes that a program may touch while it holds the GIL (about 50 us)."""
+_ARENAS = 2
+"""Arguments before those of the program."""
 
 
 def has_call(program: Program) -> bool:
@@ -41,51 +40,36 @@ def has_call(program: Program) -> bool:
 
 
 def emit_call(module: Module, program: Program, facts: NativeFacts) -> None:
-    """Write `@call` into the module of `@run`; torch's layout must be known."""
+    """Write `@call` into the module of `@run`."""
     _Call(module, program, facts).emit()
 
 
 class _Call:
     def __init__(self, module: Module, program: Program, facts: NativeFacts) -> None:
-        assert facts.layout is not None
-        self._program, self._facts, self._layout = program, facts, facts.layout
+        self._module, self._program, self._facts = module, program, facts
         self._f = Function(module, "call", [("self", PTR), ("arguments", PTR), ("count", I64)], result=PTR)
         self._symbols: dict[str, Value] = {}
-        self._tensors: dict[int, Value] = {}
         self._size = SizeValues(self._f, self._symbols)
-        for name in (TENSOR_TYPE, PARAMETER_TYPE, "_Py_NoneStruct"):
-            module.global_text(f"@{name} = external global i8")
+        self._reads_arena = any(a.saved is not None for a in program.arguments)
+        self._passed = {k: n for n, k in enumerate(k for k, a in enumerate(program.arguments) if a.saved is None)}
+        self._tables = 0
         module.global_text(f"@{PROGRAM_NUMBER} = global i64 0")
 
     def emit(self) -> None:
+        """Write the function."""
         f, program = self._f, self._program
-        passed = [(k, a) for k, a in enumerate(program.arguments) if a.saved is None]
-        count = f.arguments[2]
         extra = program.extra_sizes if self._reads_arena else ()
-        self._require(f.compare("eq", count, 2 + len(passed) + len(extra)))
-        for position, source in enumerate(extra, 2 + len(passed)):
-            self._symbols[source.name] = self._int(f.load(f.address(f.arguments[1], position, "ptr"), PTR))
-        objects: dict[int, Value] = {}
-        pointers: dict[int, Value] = {}
-        for position, (k, argument) in enumerate(passed):
-            objects[k] = f.load(f.address(f.arguments[1], 2 + position, "ptr"), PTR)
-            if argument.is_size:
-                self._read_size(k, objects[k])
-            else:
-                pointers[k] = self._read_tensor(k, argument, objects[k])
-        self._check_shapes(pointers)
-        temporary = self._arena(0, program.temporary_bytes)
-        saved = self._arena(1, program.saved_bytes if not self._reads_arena else 1)
+        self._require(f.compare("eq", f.arguments[2], _ARENAS + len(self._passed) + len(extra)))
+        objects = f.address(f.arguments[1], _ARENAS, "ptr")
+        self._read_sizes(objects)
+        pointers = f.slot(PTR, max(1, len(program.arguments)), align=8)
+        expected = self._table(self._expected())
+        self._require(f.call("isthmus_read", I1, objects, expected, pointers))
+        temporary, saved = self._arena(0, program.temporary_bytes), self._saved_arena()
         for k, argument in enumerate(program.arguments):
             if argument.saved is not None:
-                pointers[k] = f.address(saved, self._size(argument.saved), "i8")
-        self._run(pointers, objects, temporary, saved)
-
-    @property
-    def _reads_arena(self) -> bool:
-        return any(a.saved is not None for a in self._program.arguments)
-
-    # ---- guards
+                f.store(f.address(saved, self._size(argument.saved), "i8"), f.address(pointers, k, "ptr"))
+        self._run(objects, pointers, temporary, saved)
 
     def _require(self, condition: Value) -> None:
         """Go on only where `condition` holds; else Python looks closer."""
@@ -93,157 +77,134 @@ class _Call:
         self._f.line(f"br {condition!r}, label %{label}, label %slow")
         self._f.start(label)
 
-    def _field(self, base: Value, offset: int, type_: Type) -> Value:
-        return self._f.load(self._f.address(base, offset, "i8"), type_)
+    # ---- what is expected
 
-    def _read_size(self, number: int, object_: Value) -> None:
-        """An int argument is the value of a symbol."""
-        value = self._int(object_)
+    def _read_sizes(self, objects: Value) -> None:
+        f = self._f
+        hidden = {source.name: len(self._passed) + n for n, source in enumerate(self._program.extra_sizes)}
         for source in self._program.symbols:
-            if source.argument == number:
-                self._symbols[source.name] = value
+            in_arena = self._reads_arena and source.name in hidden
+            position = hidden[source.name] if in_arena else self._passed.get(source.argument, source.argument)
+            object_ = f.load(f.address(objects, position, "ptr"), PTR)
+            if in_arena or source.dimension is None:
+                value = f.call("isthmus_integer", I64, object_)
+            else:
+                value = f.call("isthmus_dimension", I64, object_, f.const(source.dimension, I64))
+            self._require(f.compare("sge", value, 0))
+            self._symbols[source.name] = value
 
-    def _int(self, object_: Value) -> Value:
-        """The value of an int that is not negative."""
+    def _expected(self) -> list[Dim]:
+        """Per tensor: position among objects and among pointers, dtype, item size, rank, sizes, strides (-1: any)."""
+        words: list[Dim] = [0]
+        for k, position in self._passed.items():
+            argument = self._program.arguments[k]
+            if argument.is_size:
+                continue
+            words[0] = cast(int, words[0]) + 1
+            words += [position, k, SCALAR_TYPES[argument.dtype], ir.itemsize(argument.dtype), len(argument.shape)]
+            words += argument.shape
+            words += [-1 if size == 1 else s for size, s in zip(argument.shape, argument.strides, strict=True)]
+        return words
+
+    def _made(self) -> dict[int, Buffer]:
+        """The results that the caller allocates, by their numbers."""
+        return {cast(int, b.place.at): b for b in self._program.results if b.place.kind == "output"}
+
+    def _table(self, words: Sequence[Dim]) -> Value:
+        """An array of words: a constant, or a copy of one on the stack in which unknown sizes are filled in."""
         f = self._f
-        value = f.call("PyLong_AsSsize_t", I64, object_)
-        negative = f.compare("slt", value, 0)
-        with f.when(negative):
-            f.call_void("PyErr_Clear")
-        self._require(f.compare("sge", value, 0))
-        return value
-
-    def _implementation(self, object_: Value) -> Value:
-        """The tensor's implementation, where the object is a Tensor or a Parameter and nothing else."""
-        f = self._f
-        kind = self._field(object_, 8, PTR)
-        plain = f.compare("eq", kind, Value(f, f"@{TENSOR_TYPE}", PTR))
-        self._require(plain | f.compare("eq", kind, Value(f, f"@{PARAMETER_TYPE}", PTR)))
-        return self._field(object_, self._layout.tensor, PTR)
-
-    def _read_tensor(self, number: int, argument: Argument, object_: Value) -> Value:
-        f, layout = self._f, self._layout
-        tensor = self._implementation(object_)
-        keys = self._field(tensor, layout.keys, I64)
-        plain = f.compare("eq", keys, layout.plain_keys[0])
-        for other in layout.plain_keys[1:]:
-            plain = plain | f.compare("eq", keys, other)
-        self._require(plain)
-        self._require(f.compare("eq", self._field(tensor, layout.dtype, I16), SCALAR_TYPES[argument.dtype]))
-        self._require(f.compare("eq", self._field(tensor, layout.rank, I64), len(argument.shape)))
-        for source in self._program.symbols:
-            if source.argument == number:
-                self._symbols[source.name] = self._dimension(tensor, argument, cast(int, source.dimension), 0)
-        offset = self._field(tensor, layout.offset, I64)
-        self._tensors[number] = tensor
-        return f.address(self._data(tensor), offset * ir.itemsize(argument.dtype), "i8")
-
-    def _data(self, tensor: Value) -> Value:
-        return self._field(self._field(tensor, self._layout.storage, PTR), self._layout.data, PTR)
-
-    def _dimension(self, tensor: Value, argument: Argument, dimension: int, which: int) -> Value:
-        """Size (which = 0) or stride (1) of a dimension."""
-        layout, rank = self._layout, len(argument.shape)
-        if rank <= TensorLayout.INLINE_RANK:
-            at = layout.inline + 8 * (dimension + which * TensorLayout.INLINE_RANK)
-            return self._field(tensor, at, I64)
-        table = self._field(tensor, layout.outline, PTR)
-        return self._field(table, 8 * (dimension + which * rank), I64)
-
-    def _check_shapes(self, pointers: dict[int, Value]) -> None:
-        """Compare every size and stride with what was compiled, symbols with the sizes that they stand for."""
-        f = self._f
-        for number in pointers:
-            argument, tensor = self._program.arguments[number], self._tensors[number]
-            for d, (size, stride) in enumerate(zip(argument.shape, argument.strides, strict=True)):
-                if not self._defines(number, d):
-                    self._require(f.compare("eq", self._dimension(tensor, argument, d, 0), self._size(size)))
-                if isinstance(size, Size) or size > 1:
-                    have = self._dimension(tensor, argument, d, 1)
-                    fits = f.compare("eq", have, self._size(stride))
-                    if isinstance(size, Size):  # the stride of a single element is anything
-                        fits = fits | f.compare("sle", self._size(size), 1)
-                    self._require(fits)
-
-    def _defines(self, number: int, dimension: int) -> bool:
-        return any((s.argument, s.dimension) == (number, dimension) for s in self._program.symbols)
+        self._tables += 1
+        content = ", ".join(f"i64 {0 if isinstance(w, Size) else w}" for w in words)
+        name = f"@t{self._tables}"
+        self._module.global_text(f"{name} = private unnamed_addr constant [{len(words)} x i64] [{content}], align 8")
+        constant = Value(f, name, PTR)
+        unknown = [k for k, word in enumerate(words) if isinstance(word, Size)]
+        if not unknown:
+            return constant
+        table = f.slot(I64, len(words), align=8)
+        size, no = f.const(8 * len(words), I64), f.const(0, I1)
+        f.call_void("llvm.memcpy.p0.p0.i64", table, constant, size, no)
+        for k in unknown:
+            f.store(self._size(words[k]), f.address(table, k, "i64"))
+        return table
 
     def _arena(self, position: int, needed: Dim) -> Value:
-        """The memory of an arena that is large enough."""
+        """The memory of an arena, which must be large enough."""
         f = self._f
+        null = Value(f, "null", PTR)
         if needed == 0:
-            return Value(f, "null", PTR)
+            return null
         object_ = f.load(f.address(f.arguments[1], position, "ptr"), PTR)
-        tensor = self._implementation(object_)
-        if isinstance(needed, Size) or position == 0:
-            self._require(f.compare("sge", self._field(tensor, self._layout.inline, I64), self._size(needed)))
-        return self._data(tensor)
+        memory = f.call("isthmus_arena", PTR, object_, self._size(needed))
+        self._require(f.compare("ne", memory, null))
+        return memory
+
+    def _saved_arena(self) -> Value:
+        return self._arena(1, 1 if self._reads_arena else self._program.saved_bytes)
 
     # ---- the call
 
-    def _run(self, pointers: dict[int, Value], objects: dict[int, Value], temporary: Value, saved: Value) -> None:
-        f, program = self._f, self._program
-        arguments = self._array([pointers.get(k) for k in range(len(program.arguments))])
-        sizes = f.slot(I64, max(1, len(program.symbols)), align=8)
-        for k, source in enumerate(program.symbols):
-            f.store(self._symbols[source.name], f.address(sizes, k, "i64"))
-        handles = f.slot(I64, program.handles + 2, align=8)
-        for k in range(program.handles):
-            f.store(f.const(0, I64), f.address(handles, k, "i64"))
-        number = f.load(Value(f, f"@{PROGRAM_NUMBER}", PTR), I64)
-        f.store(number, f.address(handles, program.handles, "i64"))
-        f.store(f.const(0, I64), f.address(handles, program.handles + 1, "i64"))
+    def _run(self, objects: Value, pointers: Value, temporary: Value, saved: Value) -> None:
+        f, program, made = self._f, self._program, self._made()
+        sizes = self._words([self._symbols[source.name] for source in program.symbols])
+        handles = self._handles()
+        outputs = f.slot(PTR, max(1, len(program.results)), align=8)
+        slots = f.slot(PTR, max(1, len(made)), align=8)
+        words: list[Dim] = [len(made)]
+        for number, buffer in made.items():
+            words += [number, SCALAR_TYPES[buffer.dtype], len(buffer.shape), *buffer.shape, *buffer.strides]
         guard = exclude_keys(f, self._facts)
-        made = {k: self._make_output(k, b) for k, b in self._outputs().items()}
-        data = self._array([self._data_of(made[k]) if k in made else None for k in range(len(program.results))])
+        if made:
+            enough = f.call("isthmus_make", I1, self._table(words), slots, outputs)
+            f.line(f"br {enough!r}, label %made, label %unmade")
+            f.start("made")
         with self._without_gil():
-            status = f.emit(f"call i32 @run({_list(arguments, data, temporary, saved, sizes, handles)})", I32)
+            arguments = (pointers, outputs, temporary, saved, sizes, handles)
+            status = f.emit(f"call i32 @run({', '.join(map(repr, arguments))})", I32)
         include_keys(f, guard)
-        bad = f.compare("ne", status, 0)
-        with f.when(bad):
-            self._give_failure(status, list(made.values()), handles)
-        self._give_results(made, objects, handles)
-        f.start("unmade")
-        include_keys(f, guard)
-        f.line("br label %slow")
+        failed, done = f.label("failed"), f.label("done")
+        f.line(f"br {f.compare('ne', status, 0)!r}, label %{failed}, label %{done}")
+        f.start(failed)
+        word = f.load(f.address(handles, program.handles + 1, "i64"), I64)
+        counts = f.const(len(made), I64), f.const(program.handles, I64)
+        pair = f.call("isthmus_fail", PTR, status, word, slots, counts[0], handles, counts[1])
+        f.line(f"ret {pair!r}")
+        f.start(done)
+        f.line(f"ret {f.call('isthmus_give', PTR, self._table(self._given(made)), slots, handles, objects)!r}")
+        if made:
+            f.start("unmade")
+            include_keys(f, guard)
+            f.line("br label %slow")
         f.start("slow")
-        none = Value(f, "@_Py_NoneStruct", PTR)
-        f.call_void("Py_IncRef", none)
-        f.finish(none)
+        f.finish(f.call("isthmus_decline", PTR))
 
-    def _outputs(self) -> dict[int, Buffer]:
-        """The results that the caller allocates."""
-        return {cast(int, b.place.at): b for b in self._program.results if b.place.kind == "output"}
+    def _given(self, made: dict[int, Buffer]) -> list[Dim]:
+        """Per result that the caller keeps: made here, by a library call, or an argument; and its number there."""
+        words: list[Dim] = [self._program.kept]
+        order = {number: k for k, number in enumerate(made)}
+        for buffer in self._program.results[: self._program.kept]:
+            at = cast(int, buffer.place.at)
+            if buffer.place.kind == "output":
+                words += [0, order[at]]
+            elif buffer.place.kind == "handle":
+                words += [1, at]
+            else:
+                words += [2, self._passed[at]]
+        return words
 
-    def _array(self, values: Sequence[Value | None]) -> Value:
+    def _handles(self) -> Value:
+        """Null for each tensor that library calls make, then the program's number and the error word."""
         f = self._f
-        array = f.slot(PTR, max(1, len(values)), align=8)
+        number = f.load(Value(f, f"@{PROGRAM_NUMBER}", PTR), I64)
+        zero = f.const(0, I64)
+        return self._words([*[zero] * self._program.handles, number, zero])
+
+    def _words(self, values: Sequence[Value]) -> Value:
+        f = self._f
+        array = f.slot(I64, max(1, len(values)), align=8)
         for k, value in enumerate(values):
-            f.store(Value(f, "null", PTR) if value is None else value, f.address(array, k, "ptr"))
+            f.store(value, f.address(array, k, "i64"))
         return array
-
-    def _numbers(self, dims: Sequence[Dim]) -> Value:
-        f = self._f
-        array = f.slot(I64, max(1, len(dims)), align=8)
-        for k, dim in enumerate(dims):
-            f.store(self._size(dim), f.address(array, k, "i64"))
-        return array
-
-    def _make_output(self, number: int, buffer: Buffer) -> Value:
-        """A fresh tensor; torch's allocator raises through Python if memory is short, so that is left to it."""
-        f = self._f
-        slot = f.slot(PTR, align=8)
-        zero = f.const(0, I32)
-        rank, dtype = f.const(len(buffer.shape), I64), f.const(SCALAR_TYPES[buffer.dtype], I32)
-        arguments = (rank, self._numbers(buffer.shape), self._numbers(buffer.strides), dtype, zero, zero, slot)
-        status = f.call("aoti_torch_empty_strided", I32, *arguments)
-        f.line(f"br {f.compare('eq', status, 0)!r}, label %made{number}, label %unmade")
-        f.start(f"made{number}")
-        return f.load(slot, PTR)
-
-    def _data_of(self, handle: Value) -> Value:
-        """A handle points at an at::Tensor, which is a pointer to the implementation; outputs have offset 0."""
-        return self._data(self._f.load(handle, PTR))
 
     @contextmanager
     def _without_gil(self) -> Generator[None]:
@@ -253,42 +214,6 @@ class _Call:
         state = self._f.call("PyEval_SaveThread", PTR)
         yield
         self._f.call_void("PyEval_RestoreThread", state)
-
-    def _give_failure(self, status: Value, made: Sequence[Value], handles: Value) -> None:
-        f = self._f
-        for handle in made:
-            f.call("aoti_torch_delete_tensor_object", I32, handle)
-        for k in range(self._program.handles):
-            handle = f.load(f.address(handles, k, "i64"), PTR)
-            with f.when(f.compare("ne", handle, Value(f, "null", PTR))):
-                f.call("aoti_torch_delete_tensor_object", I32, handle)
-        word = f.load(f.address(handles, self._program.handles + 1, "i64"), I64)
-        pair = f.call("PyTuple_New", PTR, f.const(2, I64))
-        for k, value in enumerate((f.cast("sext", status, I64), word)):
-            f.call("PyTuple_SetItem", I32, pair, f.const(k, I64), f.call("PyLong_FromLongLong", PTR, value))
-        f.line(f"ret {pair!r}")
-        f.start(f.label("unreachable"))
-
-    def _give_results(self, made: dict[int, Value], objects: dict[int, Value], handles: Value) -> None:
-        f, program = self._f, self._program
-        kept = program.results[: program.kept]
-        items = f.call("PyList_New", PTR, f.const(len(kept), I64))
-        for k, buffer in enumerate(kept):
-            number = cast(int, buffer.place.at)
-            if buffer.place.kind == "argument":
-                item = objects[number]
-                f.call_void("Py_IncRef", item)
-            else:
-                place = f.address(handles, number, "i64")
-                handle = made[number] if buffer.place.kind == "output" else f.load(place, PTR)
-                item = f.call(_WRAP, PTR, handle)
-                f.call("aoti_torch_delete_tensor_object", I32, handle)
-            f.call("PyList_SetItem", I32, items, f.const(k, I64), item)
-        f.line(f"ret {items!r}")
-
-
-def _list(*values: Value) -> str:
-    return ", ".join(map(repr, values))
 
 
 def _is_long(program: Program) -> bool:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from isthmus.codegen.cpu.aten import aten_call
 from isthmus.codegen.cpu.blas import emit_gemm, plan_gemm
-from isthmus.codegen.cpu.dispatch import Dispatch, declare_settle, empty, keep, settle
+from isthmus.codegen.cpu.dispatch import Dispatch, empty, keep, settle
 from isthmus.codegen.cpu.dispatch_keys import exclude_keys, include_keys
 from isthmus.codegen.cpu.frame import Frame
 from isthmus.codegen.cpu.matmul import emit_matmul, plan_matmul
@@ -53,8 +53,6 @@ def emit_run(module: Module, program: Program, facts: NativeFacts) -> None:
     """Write `@run` into a module."""
     frame = Frame(module, program)
     f = frame.f
-    if any(c.route == "dispatcher" for c in program.library_calls):
-        declare_settle(frame)
     calls = any(c.route != "gemm" for c in program.library_calls)
     guard = exclude_keys(f, facts) if calls else None
     _Steps(frame).emit()
