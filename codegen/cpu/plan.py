@@ -128,8 +128,8 @@ class Plan:
             if self.levels[op] > 0 or isinstance(op, k.SinkOp):
                 # What needs a reduction, or writes, cannot come before the points.
                 scope = max(scope, self.point)
-            if isinstance(op, k.ReduceOp | k.AccumulateOp):
-                scope = len(self.scopes) - 1  # they count every point of the space
+            if isinstance(op, k.ReduceOp):
+                scope = len(self.scopes) - 1
             found[op] = scope
         return found
 
