@@ -105,7 +105,13 @@ def _machine(target: Target, effort: int = 3) -> llvm.TargetMachine:
 def _new_machine(target: Target, effort: int = 3) -> llvm.TargetMachine:
     _initialize()
     return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, opt=effort, jit=True, codemodel="jitdefault"
+        cpu=target.cpu,
+        features=target.features,
+        opt=effort,
+        # Constants are then operands of the instructions that use them; with the JIT's own code
+        # model each takes a register for its address, and vector loops spill.
+        reloc="pic",
+        codemodel="small",
     )
 
 
