@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
-from isthmus.dialects.kernel import Expr, dim
+from isthmus.dialects.kernel import Expr, dim, is_nonnegative
 from isthmus.passes.analysis.access import Index
 from isthmus.passes.fusion.draft import Draft
 from isthmus.passes.fusion.emit import Strides, accesses, linear_index
@@ -90,7 +90,7 @@ def _wanted_split(draft: Draft, strides: Strides) -> tuple[int, Dim] | None:
 
 def _digit(draft: Draft, inner: Expr, by: Dim) -> tuple[int, Dim] | None:
     for (kind, d, _), coefficient in inner.terms:
-        if kind != "d":
+        if kind != "d" or not is_nonnegative(coefficient):
             continue
         part = exact_quotient(by, coefficient)
         size = draft.sizes[cast(int, d)]

@@ -230,4 +230,4 @@ def _links(first: Cluster, second: Cluster) -> list[Link]:
     made += [(v, first.reads[v], at) for v, at in second.draft.anchors.items() if v in first.reads]
     shared = [(v, at, second.reads[v]) for v, at in first.reads.items() if v in second.reads]
     shared.sort(key=lambda link: -link[0].nbytes)
-    return made + shared
+    return [link for link in (*made, *shared) if len(link[1]) == len(link[2])]  # partial results have one index more

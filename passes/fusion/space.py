@@ -52,6 +52,7 @@ def parallel_dims(draft: Draft, frames: Mapping[Node, Index]) -> int:
     for node, frame in frames.items():
         if node.kind is Kind.PARTIAL:
             columns |= _bits(frame[d] for d in kept(node))
+            most &= _bits(frame)
             places.append(_bits(frame))
             continue
         walked = _walked(node, frame)
@@ -73,6 +74,8 @@ def parallel_dims(draft: Draft, frames: Mapping[Node, Index]) -> int:
     if any(own & rows not in (0, rows) for own in places):
         raise Refused("a value would be made more than once along a row")
     _require_counted(draft, frames, rows)
+    if len({s.value.shape[0] for s in draft.sinks if s.kind == "accumulate"}) > 1:
+        raise Refused("its sums over points want different numbers of partial results")
     return chosen
 
 
