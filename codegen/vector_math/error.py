@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isthmus.codegen.llvm_text import Value
 from isthmus.codegen.vector_math.core import INFINITY, Coefficients, Math, in_double
-from isthmus.codegen.vector_math.exponential import exp
+from isthmus.codegen.vector_math.exponential import bounded_exp, exp
 from isthmus.codegen.vector_math.logarithm import log
 
 # erf x = x + x·P(x²) for |x| <= 1, error 2^-29 and 2^-56; fitted by fit_polynomials.py
@@ -174,7 +174,7 @@ def erf(m: Math, x: Value) -> Value:
     a = m.fabs(x)
     near = m.mla(x, m.polynomial(x * x, ERF[scalar]), x)
     bounded = m.at_most(a, ERF_IS_ONE[scalar])
-    far = 1.0 - exp(m, -m.polynomial(bounded, ERF_TAIL[scalar]))
+    far = 1.0 - bounded_exp(m, -m.polynomial(bounded, ERF_TAIL[scalar]))
     return m.f.select(m.f.compare("ogt", a, 1.0), m.copysign(far, x), near)
 
 

@@ -121,6 +121,12 @@ def scaled_exp(m: Math, x: Value, shift: int) -> Value:
     return scale(m, reduced_exp(m, f), t, shift)
 
 
+def bounded_exp(m: Math, x: Value) -> Value:
+    """Give eˣ where |x| < 80: one factor scales."""
+    t, f = split(m, x)
+    return reduced_exp(m, f) * power_of_two(m, t, 0)
+
+
 def split(m: Math, x: Value) -> tuple[Value, Value]:
     """Give j + ROUNDING, whose low bits are j, and f = x - j·ln 2."""
     scalar = x.type.scalar
@@ -187,11 +193,22 @@ def expm1(m: Math, x: Value) -> Value:
     scalar = x.type.scalar
     bounded = m.at_least(m.at_most(x, HIGHEST[scalar]), LOWEST_EXPM1[scalar])
     t, f = split(m, bounded)
-    q = m.mla(f * f, m.polynomial(f, EXPM1[scalar]), f)
     s = power_of_two(m, t, -1)
-    r = m.mla(s, q, s - 0.5)
+    r = m.mla(s, _reduced_expm1(m, f), s - 0.5)
     # Near 0 the result is x: keeps -0.0 and every bit of a denormal.
     return m.f.select(m.f.compare("olt", m.fabs(x), TINY[scalar]), x, r + r)
+
+
+def bounded_expm1(m: Math, x: Value) -> Value:
+    """Give eˣ - 1 = s·(e^f - 1) + (s - 1) with s = 2ʲ where 0 <= x < 80; exact for denormals."""
+    t, f = split(m, x)
+    s = power_of_two(m, t, 0)
+    return m.mla(s, _reduced_expm1(m, f), s - 1.0)
+
+
+def _reduced_expm1(m: Math, f: Value) -> Value:
+    """Give e^f - 1 for |f| <= ln 2 / 2: f + f²·P(f)."""
+    return m.mla(f * f, m.polynomial(f, EXPM1[f.type.scalar]), f)
 
 
 def logistic(m: Math, x: Value) -> Value:
@@ -204,7 +221,7 @@ def logistic(m: Math, x: Value) -> Value:
 def tanh(m: Math, x: Value) -> Value:
     """Give tanh x = q/(q + 2) with q = e^(2|x|) - 1; 1 to the last bit beyond 10 and 20."""
     a = m.at_most(m.fabs(x), {"float": 10.0, "double": 20.0}[x.type.scalar])
-    q = expm1(m, a + a)
+    q = bounded_expm1(m, a + a)
     return m.copysign(q / (q + 2.0), x)
 
 
@@ -212,7 +229,7 @@ def tanh(m: Math, x: Value) -> Value:
 def sinh(m: Math, x: Value) -> Value:
     """Give (q + q/(q + 1))/2 with q = e^|x| - 1; e^|x|/2 from 22 on."""
     a = m.fabs(x)
-    q = expm1(m, m.at_most(a, 30.0))
+    q = bounded_expm1(m, m.at_most(a, 30.0))
     near = (q + q / (q + 1.0)) * 0.5
     return m.copysign(m.f.select(m.f.compare("ogt", a, 22.0), half_exp(m, a), near), x)
 
