@@ -8,7 +8,7 @@ from typing import TypeVar, cast, overload
 import torch._dynamo as dynamo
 from torch import fx
 
-from isthmus.driver.artifacts import log
+from isthmus.driver.artifacts import Announced
 from isthmus.driver.options import Options
 from isthmus.driver.session import Session
 from isthmus.frontend.capture_dynamo import CaptureLog, DynamoBackend, compile_with_dynamo
@@ -86,7 +86,8 @@ def compile(
 
 def compile_in(session: Session, model: CallableT, capture: str) -> tuple[CallableT, CaptureLog]:
     """Compile within a session; gives the compiled object and the log of what capture does."""
-    chosen, notes = session.options, CaptureLog()
+    chosen = session.options
+    notes = CaptureLog(breaks=Announced("graph_breaks"), guards=Announced("guards"), recompiles=Announced("recompiles"))
     if capture == "trace":
         from isthmus.frontend.capture_trace import compile_with_trace
 
@@ -120,11 +121,6 @@ def reset() -> None:
     release = getattr(arena, "release_all", None)
     if release is not None:
         release()
-
-
-def report_recompiles(notes: CaptureLog) -> None:
-    """Print the reasons for recompiles to whoever asked by ISTHMUS_LOGS."""
-    log("recompiles", "\n".join(notes.recompiles))
 
 
 __all__ = ["compile", "dynamo_backend", "reset"]

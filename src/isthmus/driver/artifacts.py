@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -33,6 +34,9 @@ ARTIFACTS: dict[str, str] = {
     "times": "milliseconds per stage",
 }
 """Artifact -> what it is; `ISTHMUS_LOGS=graph,joint` selects, `ISTHMUS_LOGS=?` lists, `all` gives everything."""
+
+_SUFFIX = {"llvm": "ll", "asm": "s"}
+"""How the dump's files of an artifact end, where they are not .mlir."""
 
 _graphs = count()
 
@@ -80,11 +84,11 @@ class Record:
     _written: int = 0
     _started: float = field(default_factory=time.perf_counter)
 
-    def stage(self, name: str, artifact: str | None, content: ModuleOp | Callable[[], str]) -> None:
-        """Note the end of a stage; `content` becomes text only when somebody asked for it."""
+    def stage(self, name: str, artifact: str | None, content: ModuleOp | Callable[[], str] | None) -> None:
+        """Note the end of a stage; `content`, where it has any, becomes text only when somebody asked for it."""
         now = time.perf_counter()
         self.milliseconds[name] = self.milliseconds.get(name, 0.0) + 1e3 * (now - self._started)
-        if os.environ.get("ISTHMUS_DUMP") or os.environ.get("ISTHMUS_LOGS"):
+        if content is not None and (os.environ.get("ISTHMUS_DUMP") or os.environ.get("ISTHMUS_LOGS")):
             self._show(name, artifact, content)
         self._started = time.perf_counter()
 
@@ -100,10 +104,9 @@ class Record:
         if artifact is not None:
             log(artifact, text, self.graph)
         if folder:
-            self._dump(Path(folder), name, text)
+            self._dump(Path(folder), name, _SUFFIX.get(artifact or "", "mlir"), text)
 
-    def _dump(self, folder: Path, name: str, text: str) -> None:
-        suffix = {"llvm": "ll", "asm": "s", "saved": "txt", "times": "txt"}.get(name.rpartition(" ")[2], "mlir")
+    def _dump(self, folder: Path, name: str, suffix: str, text: str) -> None:
         where = folder / f"{self.graph:02d}-{self.name}"
         try:
             where.mkdir(parents=True, exist_ok=True)
@@ -111,3 +114,19 @@ class Record:
         except OSError as error:
             print(f"isthmus: cannot write to ISTHMUS_DUMP={folder}: {error}", file=sys.stderr)
         self._written += 1
+
+
+EntryT = TypeVar("EntryT")
+
+
+class Announced(list[EntryT]):
+    """A list that logs each entry, as an artifact, when it is appended."""
+
+    def __init__(self, artifact: str) -> None:
+        super().__init__()
+        self._artifact = artifact
+
+    def append(self, entry: EntryT, /) -> None:
+        """Add an entry and show it to whoever asked."""
+        super().append(entry)
+        log(self._artifact, lambda: str(entry))

@@ -21,11 +21,12 @@ from isthmus import ir
 from isthmus.diagnostics import CompileError
 from isthmus.dialects import new_context
 from isthmus.dialects.signature import Argument, Result, Signature
-from isthmus.driver.artifacts import Record
+from isthmus.driver.artifacts import Record, log
 from isthmus.driver.conventions import convention_of, returned
 from isthmus.driver.native import make_native
 from isthmus.driver.options import Options
 from isthmus.driver.verify import Verifier
+from isthmus.passes.partition.explain import explain_partition
 from isthmus.passes.pipelines import KERNELS, PassFailure, module_text, parse_pass, pass_text
 from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.call import NativeProgram
@@ -75,6 +76,8 @@ class Lowering:
         self.record.stage(forward_name.replace("forward", "backward"), "backward", backward)
         for name, stage in (("joint", joint), ("forward", forward), ("backward", backward)):
             self.stages.setdefault(name, stage)
+        strategy = self.options.strategy
+        log("saved", lambda: explain_partition(ir.function(joint, "joint"), strategy).table(), self.record.graph)
         convention = convention_of(ir.function(forward, "forward"), ir.function(backward, "backward"))
         run_forward = self.executable(forward, "forward")
         return TapeNode(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 
 from xdsl.dialects.func import FuncOp
@@ -13,7 +13,7 @@ from isthmus.codegen.cpu.read_program import kernels_of, read_program
 from isthmus.codegen.llvm_text import Module
 from isthmus.dialects import kernel
 from isthmus.dialects.target import Target
-from isthmus.driver.artifacts import Record, log
+from isthmus.driver.artifacts import Record
 from isthmus.runtime import cache, cpu, library
 from isthmus.runtime.call import NativeProgram, external_symbols
 from isthmus.runtime.layout import native_facts
@@ -31,14 +31,12 @@ def make_native(
     program = read_program(func, schema_of=library.schema_of, saved_at=saved_at)
     kernels = kernels_of(func)
     text = program_text(program, native_facts())
-    record.stage("emit", None, lambda: "")
-    log("llvm", lambda: "\n".join([text, *(kernel_text(k, target) for k in kernels.values())]), record.graph)
-    objects = [_object(f"{name}", lambda k=k: kernel_text(k, target), target, use_cache) for name, k in kernels.items()]
+    record.stage("emit", "llvm", lambda: "\n".join([text, *(kernel_text(k, target) for k in kernels.values())]))
+    objects = [_object(name, lambda k=k: kernel_text(k, target), target, use_cache) for name, k in kernels.items()]
     objects.append(_object(text, lambda: text, target, use_cache))
-    record.stage("compile", None, lambda: "")
+    record.stage("compile", "asm", lambda: assembly_text(kernels.values(), target))
     loaded = cpu.load(objects, external_symbols())
-    log("asm", lambda: "\n".join(cpu.assembly(kernel_text(k, target), target) for k in kernels.values()), record.graph)
-    record.stage("load", None, lambda: "")
+    record.stage("load", None, None)
     return NativeProgram(program, loaded)
 
 
@@ -47,6 +45,11 @@ def kernel_text(op: kernel.FusedOp, target: Target) -> str:
     module = Module(vector_bits=target.vector_bits)
     emit_kernel(module, op, target)
     return str(module)
+
+
+def assembly_text(kernels: Iterable[kernel.FusedOp], target: Target) -> str:
+    """Give the machine code of kernels as assembly."""
+    return "\n".join(cpu.assembly(kernel_text(k, target), target) for k in kernels)
 
 
 def _object(key: str, text: Callable[[], str], target: Target, use_cache: bool) -> bytes:

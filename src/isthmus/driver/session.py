@@ -10,7 +10,7 @@ import torch
 from xdsl.dialects.builtin import ModuleOp
 
 from isthmus import ir
-from isthmus.dialects import aten
+from isthmus.dialects import aten, prim
 from isthmus.dialects.signature import Signature
 from isthmus.driver.artifacts import Record, log
 from isthmus.driver.derivatives import derivatives_of_calls
@@ -19,6 +19,7 @@ from isthmus.driver.options import Options
 from isthmus.driver.verify import Verifier
 from isthmus.frontend.captured import Captured, Compiled
 from isthmus.frontend.captured import Value as CapturedValue
+from isthmus.passes.decompose.rebuild import REASON
 from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.boundary import CompiledFunction
 from isthmus.runtime.convention import Executable
@@ -58,10 +59,11 @@ class Session:
                 return _captured_only(captured)
             if self.options.verify == "each-pass":
                 lowering.verifier = Verifier()
-            prim = lowering.to_prim(captured.module.clone())
+            lowered = lowering.to_prim(captured.module.clone())
             if not torch.is_grad_enabled():
-                without_gradients(prim)
-            program.node = lowering.node(prim)
+                without_gradients(lowered)
+            program.node = lowering.node(lowered)
+        log("fallbacks", lambda: fallbacks_table(lowered), record.graph)
         log("times", lambda: times_table(record), record.graph)
         return _call(program.node, captured.constants, lowering.verifier)
 
@@ -115,6 +117,16 @@ def without_gradients(module: ModuleOp) -> None:
     signature = Signature.of(func)
     arguments = tuple(replace(a, wants_gradient=False) for a in signature.arguments)
     replace(signature, arguments=arguments).attach(func)
+
+
+def fallbacks_table(prim_module: ModuleOp) -> str:
+    """Give the operators that stay library calls, where they are and why."""
+    rows = [
+        f"{op.callee.data} at {ir.source_location(op) or 'unknown place'}: {ir.literal(op, REASON) or 'no rule'}"
+        for op in prim_module.walk()
+        if isinstance(op, prim.OpaqueOp)
+    ]
+    return "\n".join(rows) or "none"
 
 
 def times_table(record: Record) -> str:
