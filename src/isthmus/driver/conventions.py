@@ -10,6 +10,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, SSAValue
 
 from isthmus import ir
+from isthmus.diagnostics import UnsupportedError
 from isthmus.dialects.signature import Signature, symbol_sources
 from isthmus.ir import LiteralValue
 from isthmus.runtime.convention import Convention, Geometry, Mutation, Saved, SizeSource, Source, UserOutput, View
@@ -118,3 +119,29 @@ def _view(step: tuple[LiteralValue, ...]) -> View:
         shape, strides, offset = cast(tuple[ir.Shape, ir.Shape, ir.Dim], geometry)
         where = Geometry(shape, strides, offset)
     return View(cast(str, overload), cast(tuple[object, ...], arguments), where, cast(int | None, result))
+
+
+def require_known_sizes(func: FuncOp) -> None:
+    """Refuse sizes that no argument shows: they depend on data. UnsupportedError names the first op that has one."""
+    known = set(symbol_sources(func))
+    for op in func.walk():
+        for value in op.results:
+            if unknown := _symbols(ir.shape_of(value)) - known:
+                raise UnsupportedError(
+                    f"has a size that depends on data ({', '.join(sorted(unknown))})",
+                    location=ir.source_location(op),
+                    op=str(ir.literal(op, "overload") or op.name),
+                    cure="compute the size outside of the compiled region, or pass it as an argument",
+                )
+    for entry in Signature.of(func).user_outputs or ():
+        if unknown := _symbols(entry) - known:
+            raise UnsupportedError(
+                f"an output is a view at a place that depends on data ({', '.join(sorted(unknown))})",
+                cure="clone the view, or take it outside of the compiled region",
+            )
+
+
+def _symbols(value: LiteralValue) -> frozenset[str]:
+    if isinstance(value, ir.Size):
+        return value.symbols()
+    return frozenset[str]().union(*map(_symbols, value)) if isinstance(value, tuple) else frozenset()

@@ -22,7 +22,7 @@ from isthmus.diagnostics import CompileError
 from isthmus.dialects import new_context
 from isthmus.dialects.signature import Argument, Result, Signature
 from isthmus.driver.artifacts import Record, log
-from isthmus.driver.conventions import convention_of, returned
+from isthmus.driver.conventions import convention_of, require_known_sizes, returned
 from isthmus.driver.native import make_native
 from isthmus.driver.options import Options
 from isthmus.driver.verify import Verifier
@@ -51,6 +51,7 @@ class Lowering:
         """Lower a captured aten module to primitives, in place."""
         self.record.restart()
         self.run(module, "functionalize", "functional")
+        require_known_sizes(ir.function(module, "main"))
         random = "library" if self.options.fallback_random else "philox"
         self.run(module, f"decompose{{to=prim table={self.options.decompositions} random={random}}}", "prim")
         self.stages["prim"] = module
