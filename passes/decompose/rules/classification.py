@@ -14,8 +14,8 @@ from isthmus.sizes import Dim
 def _rows(e: Emitter, x: SSAValue) -> SSAValue:
     """[rows, classes] of [classes], [n, classes] or [n, classes, ...]"""
     shape = ir.shape_of(x)
-    if len(shape) == 1:
-        return e.reshape(x, (1, shape[0]))
+    if len(shape) < 2:
+        return e.reshape(x, (1, ir.numel(x)))
     y = e.transpose(x, (0, *range(2, len(shape)), 1))
     return e.reshape(y, (_product((shape[0], *shape[2:])), shape[1]))
 
@@ -137,4 +137,33 @@ def _soft_cross_entropy(
     if weight is not None:
         terms = e.mul(terms, e.broadcast(e.convert(weight, ir.dtype_of(rows)), ir.shape_of(rows), (1,)))
     loss = e.sum(terms, (1,))
+    return _averaged(e, call, loss, e.const_like(1, loss), reduction)
+
+
+@decomposition("multi_margin_loss.default")
+def multi_margin_loss(
+    e: Emitter,
+    call: Call,
+    x: SSAValue,
+    target: SSAValue,
+    order: Scalar,
+    margin: Scalar,
+    weight: SSAValue | None,
+    reduction: int,
+) -> SSAValue:
+    """Σ over other classes of max(margin - x[target] + x, 0)ᵖ·weight[target] / number of classes"""
+    rows = e.convert(_rows(e, x), inside(ir.dtype_of(x)))
+    shape = ir.shape_of(rows)
+    classes = e.reshape(target, shape[:1])
+    picked = e.gather(rows, (e.iota(shape[:1], 0), classes), (0, 1))
+    z = e.add(e.sub(like(e, margin, rows), e.broadcast(picked, shape, (0,))), rows)
+    own = e.cmp("eq", e.iota(shape, 1), e.broadcast(classes, shape, (0,)))
+    z = e.select(e.or_(own, e.cmp("le", z, e.zeros_like(z))), e.zeros_like(z), z)
+    if order != 1:
+        z = e.square(z)
+    if weight is not None:
+        of_class = e.gather(e.convert(weight, ir.dtype_of(rows)), (classes,), (0,))
+        z = e.mul(z, e.broadcast(of_class, shape, (0,)))
+    total = e.sum(z, (1,))
+    loss = e.div(total, like(e, shape[1], total))
     return _averaged(e, call, loss, e.const_like(1, loss), reduction)

@@ -37,6 +37,11 @@ def _with_bias(e: Emitter, call: Call, y: SSAValue, bias: SSAValue | None, batch
     return y if batched else e.reshape(y, call.shape())
 
 
+def _require_float(x: SSAValue) -> None:
+    if not ir.is_float(ir.dtype_of(x)):
+        raise Refusal("convolutions of other than real floats are left to the library")
+
+
 def _batch(e: Emitter, x: SSAValue, weight: SSAValue) -> tuple[SSAValue, bool]:
     """x with a batch dimension, and whether it had one."""
     batched = len(ir.shape_of(x)) == len(ir.shape_of(weight))
@@ -57,6 +62,7 @@ def _conv(
     y, batched = _batch(e, x, weight)
     rank = len(ir.shape_of(weight)) - 2
     strides, pads, dilations = (_numbers(v, rank) for v in (stride, padding, dilation))
+    _require_float(x)
     return _with_bias(e, call, e.conv(y, weight, strides, pads, dilations, groups), bias, batched)
 
 
@@ -115,6 +121,7 @@ def _transposed(
     y, batched = _batch(e, x, weight)
     rank = len(ir.shape_of(weight)) - 2
     strides, pads, dilations = (_numbers(v, rank) for v in (stride, padding, dilation))
+    _require_float(x)
     shape = call.shape() if batched else (1, *call.shape())
     if _reaches(ir.shape_of(y), ir.shape_of(weight), shape, strides, pads, dilations):
         z = e.conv_dx(y, weight, shape, strides, pads, dilations, groups)

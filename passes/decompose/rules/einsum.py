@@ -24,6 +24,7 @@ class Term:
 @decomposition("einsum.default")
 def einsum(e: Emitter, call: Call, equation: str, xs: Sequence[SSAValue], path: Sequence[int] | None) -> SSAValue:
     """From left to right: labels that occur nowhere else are summed, those of both and not later contracted."""
+    xs = [e.convert(x, call.dtype()) for x in xs]
     inputs, output = _labels(equation, xs)
     sizes: dict[str, Dim] = {}
     for labels, x in zip(inputs, xs, strict=True):

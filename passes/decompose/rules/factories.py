@@ -54,6 +54,8 @@ def scalar_tensor(e: Emitter, call: Call, value: Scalar, *how: object) -> SSAVal
 def _arange(e: Emitter, call: Call, start: Scalar, step: Scalar) -> SSAValue:
     """start + step·i, in double precision for floats as torch"""
     dtype, shape = call.dtype(), call.shape()
+    if not ir.is_differentiable(dtype):  # the numbers are cut to integers before anything is computed
+        start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     whole = not any(isinstance(v, float) or _is_float(v) for v in (start, step))
     count = "i64" if whole else "f64"
     y = e.iota(shape, 0, count)

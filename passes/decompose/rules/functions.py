@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
-from isthmus.passes.decompose.promotion import like, pointwise, refuse_complex
+from isthmus.passes.decompose.promotion import inside, like, pointwise, refuse_complex
 from isthmus.passes.decompose.table import Call, Refusal, Scalar, decomposition
 
 PRIMITIVES: dict[type[prim.UnaryOp], tuple[str, ...]] = {
@@ -237,3 +237,33 @@ def nan_to_num(
     y = e.select(e.is_nan(x), like(e, 0.0 if nan is None else nan, x), x)
     y = e.select(e.cmp("eq", x, like(e, math.inf, x)), like(e, largest if posinf is None else posinf, x), y)
     return e.select(e.cmp("eq", x, like(e, -math.inf, x)), like(e, -largest if neginf is None else neginf, x), y)
+
+
+@pointwise("mvlgamma.default", "special_multigammaln.default", operands=1)
+def mvlgamma(e: Emitter, x: SSAValue, p: int) -> SSAValue:
+    """ln Γₚ(x) = p(p - 1)/4·ln π + Σ ln Γ(x - i/2)"""
+    total = e.unary(prim.LgammaOp, x)
+    for i in range(1, p):
+        total = e.add(total, e.unary(prim.LgammaOp, e.shifted(x, -i / 2)))
+    return e.shifted(total, p * (p - 1) / 4 * math.log(math.pi))
+
+
+@decomposition("polygamma.default", "special_polygamma.default")
+def polygamma(e: Emitter, call: Call, n: int, x: SSAValue) -> SSAValue:
+    """ψ for n = 0"""
+    if n != 0 or not ir.is_float(ir.dtype_of(x)):
+        raise Refusal("derivatives of the digamma function are left to the library")
+    return e.convert(e.unary(prim.DigammaOp, e.convert(x, inside(call.dtype()))), call.dtype())
+
+
+@decomposition("linalg_vander.default", "vander.default")
+def vander(e: Emitter, call: Call, x: SSAValue, n: int | None) -> SSAValue:
+    """y[..., k] = xᵏ as running products"""
+    shape = call.shape()
+    last = len(shape) - 1
+    if shape[last] == 0:
+        return e.const(1, shape, call.dtype())
+    ones = e.const(1, (*shape[:-1], 1), call.dtype())
+    y = e.reshape(e.convert(x, call.dtype()), shape[:-1])
+    repeated = e.broadcast(y, (*shape[:-1], shape[last] - 1), range(last))
+    return e.concat([ones, e.cumulative("mul", repeated, last)], last)

@@ -12,7 +12,7 @@ from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
 from isthmus.ir import Shape
 from isthmus.passes.decompose.dims import at_least_1d, axis, move
-from isthmus.passes.decompose.promotion import like, wide
+from isthmus.passes.decompose.promotion import like
 from isthmus.passes.decompose.rules.reductions import take_along
 from isthmus.passes.decompose.table import Call, Refusal, Scalar, decomposition
 from isthmus.sizes import Dim
@@ -25,7 +25,8 @@ def wrap_negative(e: Emitter, index: SSAValue, size: Dim) -> SSAValue:
     return e.select(e.cmp("lt", index, e.zeros_like(index)), e.add(index, like(e, size, index)), index)
 
 
-def _integers(e: Emitter, index: SSAValue) -> SSAValue:
+def integers(e: Emitter, index: SSAValue) -> SSAValue:
+    """Positions as i64 or i32."""
     return index if ir.dtype_of(index) in ("i32", "i64") else e.convert(index, "i64")
 
 
@@ -142,7 +143,8 @@ def _masked_put(
     aligned = (*own[: front - 1], *(1,) * rank, *own[front:]) if front > 0 else own
     spread = e.broadcast_to(e.convert(e.reshape(values, aligned), ir.dtype_of(x)), shape)
     chosen = e.broadcast(mask, shape, range(lead, lead + rank))
-    return e.select(chosen, e.add(x, spread) if accumulate else spread, x)
+    added = e.or_(x, spread) if ir.dtype_of(x) == "i1" else e.add(x, spread)
+    return e.select(chosen, added if accumulate else spread, x)
 
 
 @decomposition("_unsafe_masked_index.default")
@@ -179,7 +181,7 @@ def gather(e: Emitter, call: Call, x: SSAValue, dim: int, index: SSAValue, spars
     """y[i, j] = x[index[i, j], j] for dim 0"""
     if ir.numel(index) == 0:
         return e.const(0, call.shape(), call.dtype())
-    y, places = at_least_1d(e, x), at_least_1d(e, _integers(e, index))
+    y, places = at_least_1d(e, x), at_least_1d(e, integers(e, index))
     return e.reshape(take_along(e, y, places, axis(y, dim)), call.shape())
 
 
@@ -198,7 +200,7 @@ def take_along_dim(e: Emitter, call: Call, x: SSAValue, index: SSAValue, dim: in
 @decomposition("index_select.default")
 def index_select(e: Emitter, call: Call, x: SSAValue, dim: int, index: SSAValue) -> SSAValue:
     y, at = at_least_1d(e, x), axis(x, dim)
-    places = at_least_1d(e, _integers(e, index))
+    places = at_least_1d(e, integers(e, index))
     return e.reshape(move(e, e.gather(y, (places,), (at,)), 0, at), call.shape())
 
 
@@ -230,7 +232,7 @@ def put_flat(e: Emitter, call: Call, x: SSAValue, index: SSAValue, source: SSAVa
 def _rows(e: Emitter, x: SSAValue, dim: int, index: SSAValue, source: SSAValue, kind: str) -> SSAValue:
     """x with slices along dim combined with those of the source, one for each index."""
     y, at = at_least_1d(e, x), axis(x, dim)
-    places = at_least_1d(e, _integers(e, index))
+    places = at_least_1d(e, integers(e, index))
     shape = ir.shape_of(y)
     part = e.reshape(source, (*shape[:at], ir.shape_of(places)[0], *shape[at + 1 :]))
     updates = move(e, e.convert(part, ir.dtype_of(x)), at, 0)
@@ -242,7 +244,10 @@ def index_add(
     e: Emitter, call: Call, x: SSAValue, dim: int, index: SSAValue, source: SSAValue, alpha: Scalar
 ) -> SSAValue:
     """x with x[index] += alpha·source along dim"""
-    scaled = source if alpha == 1 else e.mul(source, like(e, alpha, source))
+    if ir.dtype_of(source) == "i1":
+        scaled = e.and_(source, like(e, alpha, source))
+    else:
+        scaled = e.mul(source, like(e, alpha, source))
     return _rows(e, x, dim, index, scaled, "add")
 
 
@@ -257,200 +262,7 @@ def index_fill(e: Emitter, call: Call, x: SSAValue, dim: int, index: SSAValue, v
     """x with x[index] = value along dim, a choice by the mask of positions; negative ones count from the end"""
     y, at = at_least_1d(e, x), axis(x, dim)
     shape = ir.shape_of(y)
-    places = wrap_negative(e, at_least_1d(e, _integers(e, index)), shape[at])
+    places = wrap_negative(e, at_least_1d(e, integers(e, index)), shape[at])
     none, all_ = e.const(False, (shape[at],), "i1"), e.const(True, ir.shape_of(places), "i1")
     mask = e.broadcast(e.scatter(none, all_, (places,), (0,), "set"), shape, (at,))
     return e.reshape(e.select(mask, e.full(value, shape, ir.dtype_of(x)), y), call.shape())
-
-
-_COMBINERS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
-_IDENTITIES = {"add": 0.0, "mul": 1.0, "max": float("-inf"), "min": float("inf")}
-
-
-def _reduced_into(
-    e: Emitter,
-    x: SSAValue,
-    updates: SSAValue,
-    indices: Sequence[SSAValue],
-    dims: Sequence[int],
-    how: str,
-    include_self: bool,
-) -> SSAValue:
-    """x combined with updates; without `include_self` what x holds at those positions does not count."""
-    kind = "add" if how == "mean" else _COMBINERS[how]
-    base = x
-    if not include_self:
-        base = e.scatter(x, _identity(e, updates, kind), indices, dims, "set")
-    y = put(e, base, updates, indices, dims, kind)
-    if how != "mean":
-        return y
-    ones = e.const_like(1, updates)
-    start = e.const_like(1 if include_self else 0, x)
-    total = e.max(e.scatter(start, ones, indices, dims, "add"), e.const_like(1, x))
-    return e.div(y, total) if ir.is_float(ir.dtype_of(x)) else _floor_div(e, y, total)
-
-
-def _identity(e: Emitter, x: SSAValue, kind: str) -> SSAValue:
-    dtype = ir.dtype_of(x)
-    if ir.is_float(dtype):
-        return e.const_like(_IDENTITIES[kind], x)
-    if kind in ("add", "mul"):
-        return e.const_like(int(_IDENTITIES[kind]), x)
-    if dtype in ("i1", "u8"):
-        return e.const_like({"max": 0, "min": 1 if dtype == "i1" else 255}[kind], x)
-    bits = ir.itemsize(dtype) * 8
-    return e.const_like(-(2 ** (bits - 1)) if kind == "max" else 2 ** (bits - 1) - 1, x)
-
-
-def _floor_div(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
-    """⌊a / b⌋ for positive b"""
-    rest = e.cmp("lt", e.rem(a, b), e.zeros_like(a))
-    return e.sub(e.div(a, b), e.convert(rest, ir.dtype_of(a)))
-
-
-@decomposition("index_reduce.default")
-def index_reduce(
-    e: Emitter, call: Call, x: SSAValue, dim: int, index: SSAValue, source: SSAValue, how: str, include_self: bool
-) -> SSAValue:
-    y, at = at_least_1d(e, x), axis(x, dim)
-    places = at_least_1d(e, _integers(e, index))
-    shape = ir.shape_of(y)
-    part = e.reshape(source, (*shape[:at], ir.shape_of(places)[0], *shape[at + 1 :]))
-    return e.reshape(_reduced_into(e, y, move(e, part, at, 0), (places,), (at,), how, include_self), call.shape())
-
-
-# ---- scatter: an index for every element
-
-
-def _element_places(
-    e: Emitter, x: SSAValue, dim: int, index: SSAValue
-) -> tuple[SSAValue, list[SSAValue], tuple[int, ...], SSAValue]:
-    """x and the index with at least one dimension, and for each dimension the position of every update."""
-    y, places = at_least_1d(e, x), at_least_1d(e, _integers(e, index))
-    at, shape = axis(y, dim), ir.shape_of(places)
-    indices = [places if d == at else e.iota(shape, d, ir.dtype_of(places)) for d in range(len(shape))]
-    return y, indices, tuple(range(len(shape))), places
-
-
-def _updates(e: Emitter, call: Call, source: SSAValue, places: SSAValue) -> SSAValue:
-    """The part of the source that the index has positions for."""
-    y = e.convert(at_least_1d(e, source), call.dtype())
-    for d, size in enumerate(ir.shape_of(places)):
-        if ir.shape_of(y)[d] != size:
-            y = e.slice(y, d, 0, size)
-    return y
-
-
-@decomposition("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce")
-def scatter(
-    e: Emitter, call: Call, x: SSAValue, dim: int, index: SSAValue, source: Scalar, reduce: str | None = None
-) -> SSAValue:
-    """x with x[index[i, j], j] = source[i, j] for dim 0, or += or *="""
-    if ir.numel(index) == 0:
-        return x
-    y, indices, dims, places = _element_places(e, x, dim, index)
-    if isinstance(source, SSAValue) and (ir.shape_of(source) or not ir.shape_of(index)):
-        updates = _updates(e, call, source, places)
-    else:
-        updates = e.full(source, ir.shape_of(places), call.dtype())
-    kind = "set" if reduce is None else _COMBINERS[reduce]
-    return e.reshape(put(e, y, updates, indices, dims, kind), call.shape())
-
-
-@decomposition("scatter_add.default")
-def scatter_add(e: Emitter, call: Call, x: SSAValue, dim: int, index: SSAValue, source: SSAValue) -> SSAValue:
-    return scatter(e, call, x, dim, index, source, "add")
-
-
-@decomposition("scatter_reduce.two")
-def scatter_reduce(
-    e: Emitter, call: Call, x: SSAValue, dim: int, index: SSAValue, source: SSAValue, how: str, include_self: bool
-) -> SSAValue:
-    if ir.numel(index) == 0:
-        return x
-    y, indices, dims, places = _element_places(e, x, dim, index)
-    updates = _updates(e, call, source, places)
-    return e.reshape(_reduced_into(e, y, updates, indices, dims, how, include_self), call.shape())
-
-
-@decomposition("masked_scatter.default")
-def masked_scatter(e: Emitter, call: Call, x: SSAValue, mask: SSAValue, source: SSAValue) -> SSAValue:
-    """Where the mask holds, the source's elements one after the other"""
-    shape = call.shape()
-    chosen = e.broadcast_to(mask, shape)
-    n = ir.numel(source)
-    if n == 0 or ir.numel(chosen) == 0:
-        return e.broadcast_to(x, shape)
-    flat = e.reshape(e.convert(chosen, "i64"), (ir.numel(chosen),))
-    rank = e.shifted(e.cumulative("add", flat, 0), -1)
-    held = e.min(e.max(rank, e.zeros_like(rank)), like(e, n - 1, rank))
-    values = e.gather(e.reshape(source, (n,)), (held,), (0,))
-    return e.select(chosen, e.reshape(values, shape), e.broadcast_to(x, shape))
-
-
-# ---- embeddings
-
-
-@decomposition("embedding.default")
-def embedding(
-    e: Emitter, call: Call, weight: SSAValue, indices: SSAValue, padding: Dim, scale_by_freq: bool, sparse: bool
-) -> SSAValue:
-    """Rows of the table; the row of `padding` gets no derivative"""
-    if scale_by_freq or sparse:
-        raise Refusal("scaled or sparse gradients of an embedding are the library's")
-    y = e.gather(weight, (_integers(e, indices),), (0,))
-    if padding == -1:
-        return y
-    places = _integers(e, indices)
-    padded = e.broadcast(e.cmp("eq", places, like(e, padding, places)), call.shape(), range(len(ir.shape_of(indices))))
-    return e.select(padded, e.stop_gradient(y), y)
-
-
-@decomposition("one_hot.default")
-def one_hot(e: Emitter, call: Call, x: SSAValue, classes: Dim) -> SSAValue:
-    """y[..., c] = x = c"""
-    shape = call.shape()
-    rank = len(shape) - 1
-    return e.convert(e.cmp("eq", e.broadcast(x, shape, range(rank)), e.iota(shape, rank)), "i64")
-
-
-@decomposition("embedding_renorm.default")
-def embedding_renorm(
-    e: Emitter, call: Call, weight: SSAValue, indices: SSAValue, max_norm: Scalar, order: Scalar
-) -> SSAValue:
-    raise Refusal("renormalizing an embedding in place is the library's")
-
-
-@decomposition("searchsorted.Tensor", "searchsorted.Scalar")
-def searchsorted(
-    e: Emitter,
-    call: Call,
-    ordered: SSAValue,
-    x: Scalar,
-    out_int32: bool,
-    right: bool,
-    side: str | None,
-    sorter: SSAValue | None,
-) -> SSAValue:
-    """The number of elements of the row that are less than x (right: not greater)"""
-    if not isinstance(x, SSAValue):
-        x = e.full(x, (), ir.dtype_of(ordered))
-    if sorter is not None:
-        ordered = take_along(e, ordered, sorter, len(ir.shape_of(ordered)) - 1)
-    values = wide(e, x)
-    row = e.convert(ordered, ir.dtype_of(values))
-    lead = len(ir.shape_of(row)) - 1
-    if lead > 0 and not ir.shape_of(values):
-        raise Refusal("a number searched in many rows is left to the library")
-    shape = (*ir.shape_of(values), ir.shape_of(row)[-1])
-    last = len(shape) - 1
-    table = e.broadcast(row, shape, (last,)) if lead == 0 else e.broadcast(row, shape, (*range(lead), last))
-    wanted = e.broadcast(values, shape, range(last))
-    goes_right = right or side == "right"
-    before = e.not_(e.cmp("gt" if goes_right else "ge", table, wanted))  # NaN is greater than every number
-    return e.convert(e.sum(e.convert(before, "i64"), (last,)), call.dtype())
-
-
-@decomposition("bucketize.Tensor", "bucketize.Scalar")
-def bucketize(e: Emitter, call: Call, x: Scalar, boundaries: SSAValue, out_int32: bool, right: bool) -> SSAValue:
-    return searchsorted(e, call, boundaries, x, out_int32, right, None, None)

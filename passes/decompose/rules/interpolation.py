@@ -167,7 +167,7 @@ def linear_by_size(e: Emitter, call: Call, x: SSAValue, size: object, align: boo
 # ---- cubic
 
 
-def _cubic_weights(e: Emitter, t: SSAValue) -> list[SSAValue]:
+def cubic_weights(e: Emitter, t: SSAValue) -> list[SSAValue]:
     """Keys' convolution kernel with a = -0.75 at distances 1 + t, t, 1 - t, 2 - t (IEEE ASSP-29, 1981)"""
     a = -0.75
 
@@ -188,7 +188,7 @@ def _cubic_along(e: Emitter, x: SSAValue, dim: int, n: Dim, out: Dim, factor: fl
     base = e.floor(place)
     low = e.convert(base, "i64")
     total: SSAValue | None = None
-    for k, weight in enumerate(_cubic_weights(e, e.sub(place, base))):
+    for k, weight in enumerate(cubic_weights(e, e.sub(place, base))):
         index = e.shifted(low, k - 1)
         held = e.max(e.min(index, like(e, n - 1, index)), e.zeros_like(index))
         y = _taken(e, x, dim, held)

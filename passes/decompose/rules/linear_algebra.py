@@ -94,9 +94,16 @@ def tensordot(
     """Σ over pairs of dimensions; a pair in which one size is 1 broadcasts"""
     over_a, over_b = [axis(a, d) for d in dims_a], [axis(b, d) for d in dims_b]
     for da, db in zip(over_a, over_b, strict=True):
-        if ir.shape_of(a)[da] != ir.shape_of(b)[db]:
-            raise Refusal("broadcasting in a contraction is left to the library")
+        if ir.shape_of(a)[da] == 1:
+            b = _summed(e, b, db)
+        elif ir.shape_of(b)[db] == 1:
+            a = _summed(e, a, da)
     return product(e, a, b, (over_a, over_b))
+
+
+def _summed(e: Emitter, x: SSAValue, dim: int) -> SSAValue:
+    """Σ along a dimension that stays, of size 1"""
+    return x if ir.shape_of(x)[dim] == 1 else e.expand_dims(e.sum(x, (dim,)), (dim,))
 
 
 # ---- added to something: β·x + α·(a b)

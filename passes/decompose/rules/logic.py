@@ -185,6 +185,13 @@ def isin_scalar(
     return e.cmp("ne" if invert else "eq", *(spread(e, call, v, dtype) for v in (elements, test)))
 
 
+@decomposition("isin.Scalar_Tensor")
+def isin_number(e: Emitter, call: Call, element: Scalar, test: SSAValue, assume_unique: bool, invert: bool) -> SSAValue:
+    dtype = common_dtype((element, test))
+    elements = e.full(element, (), dtype)
+    return isin(e, call, elements, test, assume_unique, invert)
+
+
 # ---- choices
 
 

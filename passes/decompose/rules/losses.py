@@ -9,22 +9,11 @@ from xdsl.ir import SSAValue
 
 from isthmus import ir
 from isthmus.dialects.prim import Emitter
-from isthmus.passes.decompose.dims import axis
-from isthmus.passes.decompose.promotion import common_dtype, inside, like
+from isthmus.passes.decompose.promotion import like
 from isthmus.passes.decompose.rules.activations import log_sigmoid_of, softplus_of
 from isthmus.passes.decompose.rules.arithmetic import xlogy
-from isthmus.passes.decompose.rules.linear_algebra import broadcast_shapes
-from isthmus.passes.decompose.rules.reductions import norm
-from isthmus.passes.decompose.table import Call, Refusal, Scalar, decomposition
-
-
-def operands(e: Emitter, *values: SSAValue) -> list[SSAValue]:
-    """Values broadcast together in the dtype that torch computes in."""
-    dtype = inside(common_dtype(values))
-    shape = ir.shape_of(values[0])
-    for v in values[1:]:
-        shape = broadcast_shapes(shape, ir.shape_of(v))
-    return [e.broadcast_to(e.convert(v, dtype), shape) for v in values]
+from isthmus.passes.decompose.rules.distances import distance, operands
+from isthmus.passes.decompose.table import Call, Scalar, decomposition
 
 
 def reduced(e: Emitter, call: Call, loss: SSAValue, reduction: int) -> SSAValue:
@@ -198,22 +187,6 @@ def cosine_embedding_loss(
     return reduced(e, call, e.add(near, apart), reduction)
 
 
-def _distance(e: Emitter, a: SSAValue, b: SSAValue, order: Scalar, eps: Scalar) -> SSAValue:
-    """‖a - b + ε‖ over the last dimension"""
-    if not isinstance(order, (int, float)):
-        raise Refusal("an order that is a tensor is left to the library")
-    x, y = operands(e, a, b)
-    difference = e.sub(x, y)
-    return norm(e, e.add(difference, like(e, eps, difference)), float(order), (len(ir.shape_of(x)) - 1,))
-
-
-@decomposition("pairwise_distance.default")
-def pairwise_distance(
-    e: Emitter, call: Call, a: SSAValue, b: SSAValue, order: Scalar, eps: Scalar, keepdim: bool
-) -> SSAValue:
-    return e.convert(e.reshape(_distance(e, a, b, order, eps), call.shape()), call.dtype())
-
-
 @decomposition("triplet_margin_loss.default")
 def triplet_margin_loss(
     e: Emitter,
@@ -228,25 +201,7 @@ def triplet_margin_loss(
     reduction: int,
 ) -> SSAValue:
     """max(d(a, p) - d(a, n) + margin, 0), with `swap` the smaller of d(a, n) and d(p, n)"""
-    near, far = (_distance(e, anchor, v, order, eps) for v in (positive, negative))
+    near, far = (distance(e, anchor, v, order, eps) for v in (positive, negative))
     if swap:
-        far = e.min(far, _distance(e, positive, negative, order, eps))
+        far = e.min(far, distance(e, positive, negative, order, eps))
     return reduced(e, call, _hinge(e, e.add(e.sub(near, far), like(e, margin, near))), reduction)
-
-
-@decomposition("cosine_similarity.default")
-def cosine_similarity(e: Emitter, call: Call, a: SSAValue, b: SSAValue, dim: int, eps: Scalar) -> SSAValue:
-    """Σ (a/‖a‖)(b/‖b‖), the norms not below ε; the norms held for the derivative as torch does"""
-    x, y = operands(e, a, b)
-    at = axis(x, dim) if ir.shape_of(x) else 0
-    if not ir.shape_of(x):
-        x, y = e.reshape(x, (1,)), e.reshape(y, (1,))
-    total = e.sum(e.mul(*(_unit(e, v, at, eps) for v in (x, y))), (at,))
-    return e.convert(e.reshape(total, call.shape()), call.dtype())
-
-
-def _unit(e: Emitter, x: SSAValue, dim: int, eps: Scalar) -> SSAValue:
-    length = norm(e, x, 2.0, (dim,))
-    low = like(e, eps, length)
-    held = e.select(e.cmp("lt", length, low), low, length)
-    return e.div(x, e.broadcast(held, ir.shape_of(x), [d for d in range(len(ir.shape_of(x))) if d != dim]))

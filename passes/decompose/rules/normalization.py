@@ -255,6 +255,23 @@ def native_batch_norm(
     return _with_statistics(e, call, y, (mean, rstd), renewed)
 
 
+@decomposition("_batch_norm_with_update.default")
+def batch_norm_with_update(
+    e: Emitter,
+    call: Call,
+    x: SSAValue,
+    weight: SSAValue | None,
+    bias: SSAValue | None,
+    running_mean: SSAValue,
+    running_var: SSAValue,
+    momentum: Scalar,
+    eps: Scalar,
+) -> list[SSAValue | None]:
+    """The fourth result is scratch memory of other devices, empty here."""
+    y, mean, rstd, renewed = _batch_norm(e, x, weight, bias, (running_mean, running_var), True, momentum, eps)
+    return [y, mean, rstd, e.const(0, call.shape(3), call.dtype(3)), *renewed]
+
+
 @decomposition("_native_batch_norm_legit.no_stats")
 def native_batch_norm_no_stats(
     e: Emitter,

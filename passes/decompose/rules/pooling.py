@@ -11,6 +11,7 @@ from isthmus import ir
 from isthmus.dialects.prim import Emitter
 from isthmus.passes.decompose.dims import count
 from isthmus.passes.decompose.promotion import wide
+from isthmus.passes.decompose.rules.reductions import take_along
 from isthmus.passes.decompose.table import Call, Refusal, decomposition
 from isthmus.sizes import Dim, exact_quotient
 
@@ -192,15 +193,48 @@ def max_pool(
 
 @decomposition(*(f"adaptive_max_pool{k}d.default" for k in (1, 2, 3)))
 def adaptive_max_pool(e: Emitter, call: Call, x: SSAValue, size: Sequence[int]) -> tuple[SSAValue, SSAValue]:
-    """Equal windows only"""
+    """Equal windows are a plain pooling, others are gathered"""
     rank = _rank(call)
     lead = len(ir.shape_of(x)) - rank
-    quotients = [exact_quotient(ir.shape_of(x)[d], call.shape()[d]) for d in range(lead, lead + rank)]
-    if any(not isinstance(q, int) or q == 0 for q in quotients):
-        raise Refusal("windows of different sizes are left to the library")
-    window = tuple(q for q in quotients if isinstance(q, int))
-    none, one = (0,) * rank, (1,) * rank
-    return e.max_pool(x, range(lead, lead + rank), window, window, none, none, one)
+    dims = range(lead, lead + rank)
+    quotients = [exact_quotient(ir.shape_of(x)[d], call.shape()[d]) for d in dims]
+    if all(isinstance(q, int) and q > 0 for q in quotients):
+        window = tuple(q for q in quotients if isinstance(q, int))
+        none, one = (0,) * rank, (1,) * rank
+        return e.max_pool(x, dims, window, window, none, none, one)
+    return _gathered_maxima(e, call, x, lead, rank)
+
+
+def _gathered_maxima(e: Emitter, call: Call, x: SSAValue, lead: int, rank: int) -> tuple[SSAValue, SSAValue]:
+    """[outputs, places of the window, planes]: the first largest place of each window, and what stands there"""
+    sizes, outputs = ir.shape_of(x)[lead:], call.shape()[lead:]
+    widths = [_widest(n, m) for n, m in zip(sizes, outputs, strict=True)]
+    table = (*outputs, *widths)
+    flat = e.const(0, table, "i64")
+    for d, (n, m) in enumerate(zip(sizes, outputs, strict=True)):
+        i, k = e.iota(table, d), e.iota(table, rank + d)
+        size, parts = e.full(n, table, "i64"), e.full(m, table, "i64")
+        start = e.div(e.mul(i, size), parts)
+        end = e.div(e.shifted(e.add(e.mul(e.shifted(i, 1), size), parts), -1), parts)
+        place = e.min(e.add(start, k), e.shifted(end, -1))
+        flat = e.add(e.mul(flat, e.full(n, table, "i64")), place)
+    places = e.reshape(flat, (*outputs, count(flat, range(rank, 2 * rank))))
+    planes = e.transpose(_flat_planes(e, x, rank), (1, 0))
+    windows_ = e.gather(e.stop_gradient(planes), (places,), (0,))  # [outputs, places, planes]
+    best = e.arg_reduce("max", windows_, rank)
+    spread = e.broadcast(places, ir.shape_of(windows_), range(rank + 1))
+    index = e.reshape(take_along(e, spread, e.expand_dims(best, (rank,)), rank), ir.shape_of(best))
+    index = e.transpose(index, (rank, *range(rank)))  # [planes, outputs]
+    rows = e.iota(ir.shape_of(index), 0)
+    values = e.gather(e.transpose(planes, (1, 0)), (rows, index), (0, 1))
+    return e.reshape(values, call.shape()), e.reshape(index, call.shape(1))
+
+
+def _widest(n: Dim, m: Dim) -> int:
+    """The most elements that a window ⌊i·n/m⌋ .. ⌈(i + 1)·n/m⌉ covers"""
+    if not isinstance(n, int) or not isinstance(m, int):
+        raise Refusal("windows of symbolic sizes are left to the library")
+    return max((-(-(i + 1) * n // m) - i * n // m for i in range(m)), default=1)
 
 
 def _flat_planes(e: Emitter, x: SSAValue, rank: int) -> SSAValue:

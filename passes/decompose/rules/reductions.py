@@ -20,7 +20,9 @@ Dims = Sequence[int] | int | None
 
 
 def accumulated(e: Emitter, x: SSAValue, kind: str, dims: Sequence[int]) -> SSAValue:
-    """Combine along dims, in float32 for narrower floats."""
+    """Combine along dims, in float32 for narrower floats; sums of booleans are or, products and."""
+    if ir.dtype_of(x) == "i1":
+        kind = {"add": "or", "mul": "and"}.get(kind, kind)
     return e.reduce(kind, wide(e, x), dims)
 
 

@@ -347,3 +347,63 @@ def dstack(e: Emitter, call: Call, xs: Sequence[SSAValue]) -> SSAValue:
 def column_stack(e: Emitter, call: Call, xs: Sequence[SSAValue]) -> SSAValue:
     columns = [e.reshape(x, (ir.numel(x), 1)) if len(ir.shape_of(x)) <= 1 else x for x in xs]
     return cat(e, call, columns, 1)
+
+
+@decomposition("block_diag.default")
+def block_diag(e: Emitter, call: Call, xs: Sequence[SSAValue]) -> SSAValue:
+    """Matrices along the diagonal, zeros elsewhere"""
+    rows, columns = call.shape()
+    parts: list[SSAValue] = []
+    before: Dim = 0
+    for x in xs:
+        matrix = e.convert(_as_rank(e, x, 2), call.dtype())
+        width = ir.shape_of(matrix)[1]
+        parts.append(e.pad(matrix, 1, before, columns - before - width))
+        before = before + width
+    return e.concat(parts, 0) if parts else e.const(0, (rows, columns), call.dtype())
+
+
+@decomposition("cartesian_prod.default")
+def cartesian_prod(e: Emitter, call: Call, xs: Sequence[SSAValue]) -> SSAValue:
+    """All combinations, the last vector fastest"""
+    if len(xs) == 1:
+        return xs[0]
+    grid = tuple(ir.shape_of(x)[0] for x in xs)
+    columns = [e.reshape(e.broadcast(x, grid, (k,)), (call.shape()[0], 1)) for k, x in enumerate(xs)]
+    return e.concat([e.convert(c, call.dtype()) for c in columns], 1)
+
+
+@decomposition("sum_to_size.default")
+def sum_to_size(e: Emitter, call: Call, x: SSAValue, size: Sequence[Dim]) -> SSAValue:
+    """The transpose of `expand`"""
+    return e.convert(e.sum_to(e.convert(x, call.dtype()), call.shape()), call.dtype())
+
+
+@decomposition("_chunk_cat.default")
+def chunk_cat(e: Emitter, call: Call, xs: Sequence[SSAValue], dim: int, chunks: int) -> SSAValue:
+    """Each tensor padded with zeros to equal chunks along dim and laid flat behind it; these side by side"""
+    parts: list[SSAValue] = []
+    for x in xs:
+        at = axis(x, dim)
+        shape = ir.shape_of(x)
+        wanted = (shape[at] + chunks - 1) // chunks * chunks
+        y = e.pad(e.convert(x, call.dtype()), at, 0, wanted - shape[at])
+        rest: Dim = wanted // chunks
+        for s in shape[at + 1 :]:
+            rest = rest * s
+        parts.append(e.reshape(y, (*shape[:at], chunks, rest)))
+    return e.concat(parts, len(ir.shape_of(parts[0])) - 1)
+
+
+@decomposition("fft_fftshift.default")
+def fftshift(e: Emitter, call: Call, x: SSAValue, dims: Sequence[int] | None) -> SSAValue:
+    """Rolled by half of each size, rounded down"""
+    over = tuple(range(len(ir.shape_of(x)))) if dims is None else tuple(dims)
+    return roll(e, call, x, [ir.shape_of(x)[axis(x, d)] // 2 for d in over], over) if over else x
+
+
+@decomposition("fft_ifftshift.default")
+def ifftshift(e: Emitter, call: Call, x: SSAValue, dims: Sequence[int] | None) -> SSAValue:
+    """Rolled by half of each size, rounded up"""
+    over = tuple(range(len(ir.shape_of(x)))) if dims is None else tuple(dims)
+    return roll(e, call, x, [(ir.shape_of(x)[axis(x, d)] + 1) // 2 for d in over], over) if over else x
