@@ -78,7 +78,7 @@ def assembly(text: str, target: Target) -> str:
     module = llvm.parse_assembly(text, llvm.create_context())
     module.triple, module.data_layout = target.triple, target.layout
     machine = llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, opt=3
+        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
     )
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
     manager = llvm.create_new_module_pass_manager()

@@ -136,6 +136,5 @@ def compiled(text: str, target: Target | None = None, **attributes: object) -> C
 def same_bits(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
     """Whether results are equal bit by bit."""
     return all(
-        torch.equal(x.flatten().view(torch.uint8), y.flatten().view(torch.uint8))
-        for x, y in zip(a, b, strict=True)
+        torch.equal(x.flatten().view(torch.uint8), y.flatten().view(torch.uint8)) for x, y in zip(a, b, strict=True)
     )
