@@ -191,6 +191,8 @@ class Rebuild:
             raise IRError(
                 f"its decomposition is wrong: {error}", op=op.overload, location=ir.source_location(op)
             ) from error
+        if _is_in_place(op.overload) and isinstance(values, SSAValue):
+            values = scope.e.convert(values, ir.dtype_of(types[0]))  # what is written takes the dtype of its place
         return _results(op, values, types), ""
 
 
@@ -201,6 +203,12 @@ def _argument(value: LiteralValue, operands: Sequence[SSAValue]) -> object:
     if isinstance(value, tuple):
         return tuple(_argument(v, operands) for v in cast(tuple[LiteralValue, ...], value))
     return value
+
+
+def _is_in_place(overload: str) -> bool:
+    """Tell whether an overload of `name_` writes its first argument; `__name__` does not."""
+    base = overload.partition(".")[0]
+    return base.endswith("_") and not base.endswith("__")
 
 
 def _results(op: aten.CallOp, values: Values, types: Sequence[Attribute]) -> tuple[SSAValue, ...]:
