@@ -6,7 +6,7 @@ program can be stored and loaded without compiling anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -117,7 +117,68 @@ class Copy:
     target: Buffer
 
 
-Step: TypeAlias = KernelCall | LibraryCall | Copy
+@dataclass(frozen=True)
+class Exchange:
+    """Copies that happen at once: every source is read before any target is written."""
+
+    copies: tuple[Copy, ...]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One of two runs of steps, by a boolean in memory."""
+
+    condition: Buffer
+    then: tuple[Step, ...]
+    otherwise: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Steps that are repeated: while `flag`, which the steps of `condition` set, is true; or `count` times.
+
+    In a counted loop the symbol `variable` is the number of the turn, which runs backwards if `reverse`.
+    """
+
+    body: tuple[Step, ...]
+    condition: tuple[Step, ...] = ()
+    flag: Buffer | None = None
+    count: Dim = 0
+    variable: str = ""
+    reverse: bool = False
+
+
+Step: TypeAlias = KernelCall | LibraryCall | Copy | Exchange | Branch | Loop
+
+
+def inside(step: Step) -> tuple[tuple[Step, ...], ...]:
+    """The runs of steps that a step holds."""
+    if isinstance(step, Branch):
+        return (step.then, step.otherwise)
+    return (step.condition, step.body) if isinstance(step, Loop) else ()
+
+
+def flat(steps: Sequence[Step]) -> Iterator[Step]:
+    """All steps in the order of their numbers: each before those that it holds."""
+    for step in steps:
+        yield step
+        for run in inside(step):
+            yield from flat(run)
+
+
+def touched(step: Step) -> tuple[Buffer, ...]:
+    """The memory that a step itself reads or writes."""
+    if isinstance(step, KernelCall):
+        return step.buffers
+    if isinstance(step, LibraryCall):
+        return (*step.operands, *step.results)
+    if isinstance(step, Copy):
+        return (step.source, step.target)
+    if isinstance(step, Exchange):
+        return tuple(b for copy in step.copies for b in (copy.source, copy.target))
+    if isinstance(step, Branch):
+        return (step.condition,)
+    return () if step.flag is None else (step.flag,)
 
 
 @dataclass(frozen=True)
@@ -130,7 +191,7 @@ class Program:
     used, their values are passed as ints after the arguments.
 
     The array `handles` has two more entries: a number by which the runtime knows the program, and the error word of
-    the kernel that failed. The status is 0, or 1 + the number of the step that failed.
+    the kernel that failed. The status is 0, or 1 + the number of the step that failed (`flat` counts).
     """
 
     name: str
@@ -148,12 +209,21 @@ class Program:
     @property
     def library_calls(self) -> tuple[LibraryCall, ...]:
         """The calls into the library, in order."""
-        return tuple(s for s in self.steps if isinstance(s, LibraryCall))
+        return tuple(s for s in flat(self.steps) if isinstance(s, LibraryCall))
 
     @property
     def kernels(self) -> tuple[str, ...]:
         """Names of the kernels that it runs, each once."""
-        return tuple(dict.fromkeys(s.symbol for s in self.steps if isinstance(s, KernelCall)))
+        return tuple(dict.fromkeys(s.symbol for s in self.kernel_calls))
+
+    @property
+    def kernel_calls(self) -> tuple[KernelCall, ...]:
+        """The kernel launches, in order."""
+        return tuple(s for s in flat(self.steps) if isinstance(s, KernelCall))
+
+    def step(self, number: int) -> Step:
+        """A step by its number."""
+        return next(s for k, s in enumerate(flat(self.steps)) if k == number)
 
     def sizes(self, shapes: Sequence[Sequence[int] | int]) -> dict[str, int]:
         """The values of the symbols in a call with arguments of these shapes (ints as they are)."""

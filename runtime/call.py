@@ -122,7 +122,7 @@ class NativeProgram:
         needed = self.program.saved_bytes
         if not isinstance(needed, int):
             needed = evaluate(needed, self._sizes(arguments))
-        lease = self._arenas.lend(needed) if needed else None
+        lease = self._arenas.lend(needed) if needed or self.program.saved_at else None  # what is saved may be empty
         arena = lease.tensor if lease is not None else None
         if everything:
             return self._slow(arguments, arena, everything=True), lease
@@ -255,7 +255,7 @@ class NativeProgram:
         return coerce(value, strides)
 
     def _written(self) -> list[Buffer]:
-        return [b for step in self.program.steps if isinstance(step, KernelCall) for b in step.buffers[step.reads :]]
+        return [b for step in self.program.kernel_calls for b in step.buffers[step.reads :]]
 
     def _check_sizes(self, values: Sequence[Value], sizes: Mapping[str, int]) -> None:
         for k, (argument, value) in enumerate(zip(self.program.arguments, values, strict=True)):
@@ -281,7 +281,7 @@ class NativeProgram:
         error = library.raised()
         if error is not None:
             return error
-        step = self.program.steps[status - 1]
+        step = self.program.step(status - 1)
         if isinstance(step, KernelCall) and step.checks is not None:
             error = _kernel_error(step, word, sizes)
             if step.location is not None:

@@ -112,7 +112,7 @@ def _entry(number: int, step: int, failed: int, operands: int, results: int, siz
     call = None
     try:
         program = _programs[number].program
-        call = cast(LibraryCall, program.steps[step])
+        call = cast(LibraryCall, program.step(step))
         values = (ctypes.c_int64 * len(program.symbols)).from_address(sizes) if program.symbols else ()
         known = {source.name: int(v) for source, v in zip(program.symbols, values, strict=True)}
         _make(call, operands, results, known, bool(failed))

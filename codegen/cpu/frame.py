@@ -27,6 +27,7 @@ class Frame:
             source.name: self.f.load(self.f.address(self._arrays["sizes"], k, "i64"), I64)
             for k, source in enumerate(program.symbols)
         }
+        self.symbols = symbols
         self.size = SizeValues(self.f, symbols)
         self.status = self.f.slot(I32, align=4)
         self.f.store(self.f.const(0, I32), self.status)

@@ -21,7 +21,7 @@ from isthmus.codegen.cpu.dispatch_keys import exclude_keys, include_keys
 from isthmus.codegen.cpu.sizes import SizeValues
 from isthmus.codegen.llvm_text import I1, I32, I64, PTR, Function, Module, Value
 from isthmus.dialects.native_facts import NativeFacts
-from isthmus.dialects.program import Buffer, KernelCall, LibraryCall, Program
+from isthmus.dialects.program import Buffer, KernelCall, LibraryCall, Loop, Program, flat
 from isthmus.sizes import Dim, Size
 
 PROGRAM_NUMBER = "isthmus_program_number"
@@ -217,10 +217,10 @@ class _Call:
 
 
 def _is_long(program: Program) -> bool:
-    """Whether other Python threads should run meanwhile: a library call, a cut kernel, unknown or many bytes."""
+    """Whether other Python threads should run meanwhile: a library call, a loop, a cut kernel, many bytes."""
     total = 0
-    for step in program.steps:
-        if isinstance(step, LibraryCall):
+    for step in flat(program.steps):
+        if isinstance(step, (LibraryCall, Loop)):
             return True
         if isinstance(step, KernelCall):
             sizes = [buffer.bytes for buffer in step.buffers]

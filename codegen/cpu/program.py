@@ -9,7 +9,6 @@ library calls make (null before). The status is 0 or 1 + the number of the step 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from typing import TypeVar
 
 from isthmus.codegen.cpu.aten import aten_call
@@ -20,10 +19,25 @@ from isthmus.codegen.cpu.frame import Frame
 from isthmus.codegen.cpu.matmul import emit_matmul, plan_matmul
 from isthmus.codegen.cpu.native_call import emit_call, has_call
 from isthmus.codegen.cpu.region import emit_kernels, words_for
-from isthmus.codegen.cpu.strided import copy_elements
-from isthmus.codegen.llvm_text import I32, I64, PTR, Module, Value
+from isthmus.codegen.cpu.strided import copy_elements, exchange_elements
+from isthmus.codegen.llvm_text import I8, I32, I64, PTR, Module, Value
 from isthmus.dialects.native_facts import NativeFacts
-from isthmus.dialects.program import Buffer, Copy, KernelCall, LibraryCall, Program, Route, Step
+from isthmus.dialects.program import (
+    Branch,
+    Buffer,
+    Copy,
+    Exchange,
+    KernelCall,
+    LibraryCall,
+    Loop,
+    Program,
+    Route,
+    Step,
+    flat,
+    inside,
+    touched,
+)
+from isthmus.sizes import Dim
 
 PYTHON = "isthmus_python"
 """i32 (i64 program, i64 step, i32 failed, ptr operands, ptr results, ptr sizes): the runtime makes a call in Python,
@@ -55,7 +69,7 @@ def emit_run(module: Module, program: Program, facts: NativeFacts) -> None:
     f = frame.f
     calls = any(c.route != "gemm" for c in program.library_calls)
     guard = exclude_keys(f, facts) if calls else None
-    _Steps(frame).emit()
+    _Steps(frame).emit(program.steps)
     f.line("br label %exit")
     f.start("exit")
     include_keys(f, guard)
@@ -63,34 +77,85 @@ def emit_run(module: Module, program: Program, facts: NativeFacts) -> None:
 
 
 class _Steps:
-    """Writes the steps of a program one after the other."""
+    """Writes the steps of a program one after the other, each with its number."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame, self._f, self._program = frame, frame.f, frame.program
-        self._last_use = _last_uses(frame.program)
+        self._given = {r.place.at for r in frame.program.results if r.place.kind == "handle"}
+        self._words = self._f.slot(I64, max(1, _room(frame.program.steps)), align=64)
+        self._number = 0
+        self._regions = 0
 
-    def emit(self) -> None:
-        """Write all steps."""
-        runs = [list(run) for _, run in groupby(enumerate(self._program.steps), key=lambda s: _is_kernel(s[1]))]
-        kernels = [[(k, s) for k, s in run if isinstance(s, KernelCall)] for run in runs]
-        room = max((words_for([s for _, s in run]) for run in kernels), default=0)
-        words = self._f.slot(I64, max(1, room), align=64)
-        for number, (run, inside) in enumerate(zip(runs, kernels, strict=True)):
-            if inside:
-                emit_kernels(self._frame, words, inside, f"region_{number}")
-                self._let_go(run[-1][0])
-            for k, step in run if not inside else ():
-                if isinstance(step, Copy):
-                    copy_elements(self._frame, step.source, step.target)
-                elif isinstance(step, LibraryCall):
-                    self._library(k, step)
-                self._let_go(k)
+    def emit(self, steps: Sequence[Step]) -> None:
+        """Write steps; tensors that library calls make here are freed after their last use."""
+        last_use = {h: k for h, k in _last_uses(steps).items() if h not in self._given}
+        at = 0
+        while at < len(steps):
+            run = _kernels_from(steps, at)
+            if run:
+                name = f"region_{self._regions}"
+                numbered = list(enumerate(run, self._number))
+                emit_kernels(self._frame, self._words, numbered, name)
+                self._regions += 1
+                self._number += len(run)
+                at += len(run)
+            else:
+                number, self._number = self._number, self._number + 1
+                self._single(number, steps[at])
+                at += 1
+            self._let_go(last_use, at - 1)
 
-    def _let_go(self, step: int) -> None:
+    def _single(self, number: int, step: Step) -> None:
+        if isinstance(step, Copy):
+            copy_elements(self._frame, step.source, step.target)
+        elif isinstance(step, Exchange):
+            exchange_elements(self._frame, step)
+        elif isinstance(step, LibraryCall):
+            self._library(number, step)
+        elif isinstance(step, Branch):
+            self._branch(step)
+        elif isinstance(step, Loop):
+            self._loop(step)
+
+    # ---- control flow
+
+    def _branch(self, step: Branch) -> None:
+        f = self._f
+        yes, no, after = f.label("yes"), f.label("no"), f.label("joined")
+        f.line(f"br {self._flag(step.condition)!r}, label %{yes}, label %{no}")
+        for label, run in ((yes, step.then), (no, step.otherwise)):
+            f.start(label)
+            self.emit(run)
+            f.line(f"br label %{after}")
+        f.start(after)
+
+    def _loop(self, step: Loop) -> None:
+        f = self._f
+        if step.flag is None:
+            with f.loop(0, self._frame.size(step.count)) as turn:
+                last = self._frame.size(step.count) - 1
+                self._frame.symbols[step.variable] = last - turn if step.reverse else turn
+                self.emit(step.body)
+            return
+        head, body, leave = f.label("while"), f.label("turn"), f.label("over")
+        f.line(f"br label %{head}")
+        f.start(head)
+        self.emit(step.condition)
+        f.line(f"br {self._flag(step.flag)!r}, label %{body}, label %{leave}")
+        f.start(body)
+        self.emit(step.body)
+        f.line(f"br label %{head}")
+        f.start(leave)
+
+    def _flag(self, buffer: Buffer) -> Value:
+        byte = self._f.load(self._frame.address(buffer), I8)
+        return self._f.compare("ne", byte, 0)
+
+    def _let_go(self, last_use: dict[int, int], at: int) -> None:
         """Free the tensors that nothing reads after a step."""
         f = self._f
-        for handle in [h for h, last in self._last_use.items() if last <= step]:
-            del self._last_use[handle]
+        for handle in [h for h, last in last_use.items() if last <= at]:
+            del last_use[handle]
             slot = self._frame.handle_slot(handle)
             f.call("aoti_torch_delete_tensor_object", I32, f.load(slot, PTR))
             f.store(self._null, slot)
@@ -153,8 +218,24 @@ class _Steps:
         return array
 
 
-def _is_kernel(step: Step) -> bool:
-    return isinstance(step, KernelCall)
+def _kernels_from(steps: Sequence[Step], at: int) -> list[KernelCall]:
+    """The run of kernels that begins at a step."""
+    run: list[KernelCall] = []
+    for step in steps[at:]:
+        if not isinstance(step, KernelCall):
+            break
+        run.append(step)
+    return run
+
+
+def _room(steps: Sequence[Step]) -> int:
+    """Words for the longest run of kernels."""
+    most, at = 0, 0
+    while at < len(steps):
+        run = _kernels_from(steps, at)
+        most = max(most, words_for(run), *(_room(held) for held in inside(steps[at])), 0)
+        at += max(1, len(run))
+    return most
 
 
 T = TypeVar("T")
@@ -165,19 +246,16 @@ def _known(found: T | None) -> T:
     return found
 
 
-def _last_uses(program: Program) -> dict[int, int]:
-    """Handle -> the last step that touches it; without those that the program gives."""
+def _last_uses(steps: Sequence[Step]) -> dict[int, int]:
+    """Handle -> the last of these steps that touches it, for those that are made here and not inside one of them."""
     found: dict[int, int] = {}
-    for number, step in enumerate(program.steps):
-        if isinstance(step, KernelCall):
-            buffers = step.buffers
-        elif isinstance(step, LibraryCall):
-            buffers = (*step.operands, *step.results)
-        else:
-            buffers = (step.source, step.target)
-        for buffer in buffers:
-            if buffer.place.kind == "handle":
-                assert isinstance(buffer.place.at, int)
-                found[buffer.place.at] = number
-    given = {result.place.at for result in program.results if result.place.kind == "handle"}
-    return {handle: last for handle, last in found.items() if handle not in given}
+    made: set[Dim] = set()
+    for number, step in enumerate(steps):
+        if isinstance(step, LibraryCall):
+            made |= {r.place.at for r in step.results if r.place.kind == "handle"}
+        for part in flat([step]):
+            for buffer in touched(part):
+                if buffer.place.kind == "handle":
+                    assert isinstance(buffer.place.at, int)
+                    found[buffer.place.at] = number
+    return {handle: last for handle, last in found.items() if handle in made}

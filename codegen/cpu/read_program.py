@@ -8,24 +8,27 @@ After: KernelCall("kernel_1f..", (x, temporary + 0), reads=1, partitions=4), Lib
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
 from xdsl.dialects.builtin import IntegerAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 
 from isthmus import ir
 from isthmus.codegen.cpu.program import route_of
 from isthmus.diagnostics import IRError, UnsupportedError
-from isthmus.dialects import kernel
+from isthmus.dialects import kernel, prim
 from isthmus.dialects.program import (
     Argument,
+    Branch,
     Buffer,
     Copy,
+    Exchange,
     KernelCall,
     LibraryCall,
+    Loop,
     Place,
     PlaceKind,
     Program,
@@ -48,7 +51,7 @@ def read_program(
 ) -> Program:
     """Read a planned function; `saved_at` tells a backward where the forward's arena holds each saved value.
 
-    Raises IRError where places are missing, UnsupportedError for control flow.
+    Raises IRError where places are missing, UnsupportedError for ops that are no kernels, calls or control flow.
     """
     return _Reader(func, schema_of, saved_at or {}).read()
 
@@ -62,23 +65,13 @@ class _Reader:
         self._buffers: dict[SSAValue, Buffer] = {}
         self._steps: list[Step] = []
         self._handles = 0
+        self._made: dict[int, Shape] = {}
+        self._loops = 0
 
     def read(self) -> Program:
         """Walk the function once."""
         arguments = [self._argument(k, value) for k, value in enumerate(self._func.body.block.args)]
-        for op in self._func.body.block.ops:
-            if isinstance(op, kernel.FusedOp):
-                self._fused(op)
-            elif isinstance(op, kernel.ExternOp):
-                self._extern(op)
-            elif isinstance(op, kernel.ReshapeOp):
-                source = self._buffers[ir.operands_of(op)[0]]
-                shape = ir.shape_of(op.results[0])
-                self._buffers[op.results[0]] = replace(source, shape=shape, strides=ir.contiguous_strides(shape))
-            elif not isinstance(op, ReturnOp):
-                raise UnsupportedError(
-                    "has no native form yet", op=op.name, location=ir.source_location(op), cure="it runs interpreted"
-                )
+        self._walk(self._func.body.block)
         kept = sum(r.saved is None for r in self._signature.results)
         results = self._results(kept)
         saved = [
@@ -127,9 +120,87 @@ class _Reader:
 
     # ---- steps
 
-    def _fused(self, op: kernel.FusedOp) -> None:
+    def _walk(self, block: Block) -> None:
+        for op in block.ops:
+            read = _READ.get(type(op))
+            if read is not None:
+                read(self, op)
+            elif not isinstance(op, (ReturnOp, prim.YieldOp)):
+                raise UnsupportedError(
+                    "has no native form", op=op.name, location=ir.source_location(op), cure="it runs interpreted"
+                )
+
+    def _operands(self, op: Operation) -> list[Buffer]:
+        """What control flow passes on; regions take every value to be row-major."""
+        found = [self._buffers[v] for v in ir.operands_of(op)]
+        for buffer in found:
+            if buffer.strides != ir.contiguous_strides(buffer.shape):
+                raise UnsupportedError(
+                    "takes an argument that is not row-major", op=op.name, cure="it runs interpreted"
+                )
+        return found
+
+    def _region(self, region: Region, arguments: Sequence[Buffer]) -> tuple[tuple[Step, ...], list[Buffer]]:
+        """The steps of a region whose arguments are these buffers, and where what it yields is."""
+        outer, self._steps = self._steps, []
+        for value, buffer in zip(region.block.args, arguments, strict=True):
+            self._buffers[value] = buffer
+        self._walk(region.block)
+        steps, self._steps = self._steps, outer
+        last = region.block.last_op
+        return tuple(steps), [self._buffers[v] for v in ir.operands_of(last)] if last is not None else []
+
+    def _cond(self, op: Operation) -> None:
+        """p ? then(xs) : otherwise(xs); each branch ends by copying what it yields into the results."""
+        condition, *operands = self._operands(op)
+        results = self._place(op)
+        branches: list[tuple[Step, ...]] = []
+        for region in op.regions:
+            steps, yields = self._region(region, operands)
+            branches.append((*steps, *_exchanged(yields, results)))
+        self._steps.append(Branch(condition, branches[0], branches[1]))
+
+    def _while(self, op: Operation) -> None:
+        """The carried values live in the results: copied there before, and again after each turn."""
+        operands = self._operands(op)
+        results = self._place(op)
+        carried = len(results)
+        self._steps.extend(_exchanged(operands[:carried], results))
+        inside = [*results, *operands[carried:]]
+        condition, (flag,) = self._region(op.regions[0], inside)
+        body, yields = self._region(op.regions[1], inside)
+        self._steps.append(Loop((*body, *_exchanged(yields, results)), condition, flag))
+
+    def _scan(self, op: Operation) -> None:
+        """As a loop: turn t reads the t-th slices of what is scanned and writes the t-th of what is stacked."""
+        operands = self._operands(op)
+        carried, scanned = (_number(cast(Literal, op.properties[key])) for key in ("carried", "scanned"))
+        results = self._place(op)
+        carry, stacked = results[:carried], results[carried:]
+        whole, rest = operands[carried : carried + scanned], operands[carried + scanned :]
+        if not whole:
+            raise UnsupportedError("a scan without scanned operands has no length", op=op.name)
+        self._loops += 1
+        variable = f"turn{self._loops}"
+        turn = Size.symbol(variable)
+        self._steps.extend(_exchanged(operands[:carried], carry))
+        steps, yields = self._region(op.regions[0], [*carry, *(_slice(b, turn) for b in whole), *rest])
+        slices = [_slice(b, turn) for b in stacked]
+        copies = _exchanged(yields[carried:], slices) + _exchanged(yields[:carried], carry)
+        reverse = ir.literal(op, "reverse") is True
+        count = whole[0].shape[0]
+        self._steps.append(Loop((*steps, *copies), count=count, variable=variable, reverse=reverse))
+
+    def _reshape(self, op: Operation) -> None:
+        """The same memory in another shape."""
+        source, result = self._buffers[ir.operands_of(op)[0]], op.results[0]
+        shape = ir.shape_of(result)
+        self._buffers[result] = replace(source, shape=shape, strides=ir.contiguous_strides(shape))
+
+    def _fused(self, op: Operation) -> None:
+        assert isinstance(op, kernel.FusedOp)
         operands = [self._buffers[v] for v in ir.operands_of(op)]
-        results = self._place(op, op.places)
+        results = self._place(op)
         for source, target in zip(op.initial_, results, strict=True):
             if source is not None and operands[source].place != target.place:
                 self._steps.append(Copy(operands[source], target))
@@ -148,8 +219,9 @@ class _Reader:
             )
         )
 
-    def _extern(self, op: kernel.ExternOp) -> None:
-        buffers = [*(self._buffers[v] for v in ir.operands_of(op)), *self._place(op, op.places)]
+    def _extern(self, op: Operation) -> None:
+        assert isinstance(op, kernel.ExternOp)
+        buffers = [*(self._buffers[v] for v in ir.operands_of(op)), *self._place(op)]
         seen = [_viewed(b, v) for b, v in zip(buffers, op.views_, strict=True)]
         symbol = cast(str, op.symbol.data)
         schema = None
@@ -166,9 +238,10 @@ class _Reader:
         )
         self._steps.append(replace(call, route=route_of(call)))
 
-    def _place(self, op: Operation, places: Literal | None) -> list[Buffer]:
+    def _place(self, op: Operation) -> list[Buffer]:
         """The buffers of an op's results."""
-        if places is None:
+        places = op.properties.get("places") or op.attributes.get("places")
+        if not isinstance(places, Literal):
             if op.results:
                 raise IRError("has no places: plan-memory has not run", op=op.name)
             return []
@@ -177,6 +250,7 @@ class _Reader:
         for value, (kind, at) in zip(op.results, entries, strict=True):
             if kind == "handle":
                 self._handles = max(self._handles, cast(int, at) + 1)
+                self._made[cast(int, at)] = ir.shape_of(value)
             buffer = Buffer(Place(kind, at), ir.dtype_of(value), ir.shape_of(value), kernel.strides_of(value))
             self._buffers[value] = buffer
             found.append(buffer)
@@ -207,11 +281,36 @@ class _Reader:
         place = self._buffers[value].place
         if place.kind == "argument":  # written in place
             return not isinstance(value, BlockArgument) and self._signature.results[number].mutated == place.at
-        return place not in given and (place.kind == "handle" or place == Place("output", number))
+        if place.kind == "handle":  # the tensor itself is given, so it must have been made in this shape
+            return place not in given and self._made[cast(int, place.at)] == self._buffers[value].shape
+        return place not in given and place == Place("output", number)
 
     def _strides(self, number: int, buffer: Buffer) -> Shape:
         strides = self._signature.results[number].strides
         return ir.contiguous_strides(buffer.shape) if strides is None else strides
+
+
+_READ: dict[type[Operation], Callable[[_Reader, Operation], None]] = {
+    kernel.FusedOp: _Reader._fused,  # pyright: ignore[reportPrivateUsage]
+    kernel.ExternOp: _Reader._extern,  # pyright: ignore[reportPrivateUsage]
+    kernel.ReshapeOp: _Reader._reshape,  # pyright: ignore[reportPrivateUsage]
+    prim.CondOp: _Reader._cond,  # pyright: ignore[reportPrivateUsage]
+    prim.WhileOp: _Reader._while,  # pyright: ignore[reportPrivateUsage]
+    prim.ScanOp: _Reader._scan,  # pyright: ignore[reportPrivateUsage]
+}
+
+
+def _exchanged(sources: Sequence[Buffer], targets: Sequence[Buffer]) -> list[Step]:
+    """Put values into the memory of others, all at once; those that are there already stay."""
+    pairs = zip(sources, targets, strict=True)
+    copies = tuple(Copy(s, t) for s, t in pairs if (s.place, s.offset) != (t.place, t.offset))
+    return [Exchange(copies)] if copies else []
+
+
+def _slice(buffer: Buffer, turn: Dim) -> Buffer:
+    """The turn-th entry along the first dimension."""
+    offset = buffer.offset + turn * buffer.strides[0]
+    return replace(buffer, shape=buffer.shape[1:], strides=buffer.strides[1:], offset=offset)
 
 
 def _viewed(buffer: Buffer, view: LiteralValue) -> Buffer:

@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 
 from isthmus import ir
 from isthmus.codegen.cpu.frame import Frame
-from isthmus.codegen.llvm_text import I1, Type, Value
-from isthmus.dialects.program import Buffer
+from isthmus.codegen.llvm_text import I1, PTR, Type, Value
+from isthmus.dialects.program import Buffer, Copy, Exchange
 from isthmus.sizes import Dim
 
 Axis = tuple[Dim, tuple[Dim, ...]]
@@ -61,6 +61,25 @@ def copy_elements(frame: Frame, source: Buffer, target: Buffer) -> None:
             f.store(f.load(here, scalar, align=1), there, align=1)
         else:
             copy_bytes(frame, here, there, frame.size(run * size))
+
+
+def exchange_elements(frame: Frame, step: Exchange) -> None:
+    """Copies that happen at once: what one of them overwrites and another reads goes through memory of its own."""
+    f = frame.f
+    targets = {copy.target.place for copy in step.copies}
+    aside: list[tuple[Value, Copy]] = []
+    for copy in step.copies:
+        if copy.source.place in targets:
+            target = copy.target
+            memory = f.call("malloc", PTR, frame.size(target.bytes))
+            copy_bytes(frame, frame.address(copy.source), memory, frame.size(target.bytes))
+            aside.append((memory, copy))
+    for copy in step.copies:
+        if copy.source.place not in targets:
+            copy_elements(frame, copy.source, copy.target)
+    for memory, copy in aside:
+        copy_bytes(frame, memory, frame.address(copy.target), frame.size(copy.target.bytes))
+        f.call_void("free", memory)
 
 
 def copy_bytes(frame: Frame, source: Value, target: Value, count: Value) -> None:
