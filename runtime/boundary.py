@@ -18,6 +18,7 @@ from torch._ops import OpOverload
 from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.convention import Convention, Geometry, Mutation, UserOutput, Value, View
 from isthmus.runtime.fresh import has_strides
+from isthmus.runtime.interpret_library import named
 from isthmus.sizes import Size, evaluate
 
 
@@ -140,7 +141,8 @@ def _bound(operator: OpOverload, values: Sequence[object]) -> tuple[Sequence[obj
     """Give the arguments after the first as positional and keyword ones."""
     arguments = operator._schema.arguments[1:]  # pyright: ignore[reportPrivateUsage] (torch has no public name for it)
     count = sum(not a.kwarg_only for a in arguments)
-    return values[:count], {a.name: v for a, v in zip(arguments[count:], values[count:], strict=False)}
+    values = [named(v, str(a.real_type)) if isinstance(v, str) else v for v, a in zip(values, arguments, strict=True)]
+    return values[:count], {a.name: v for a, v in zip(arguments[count:], values[count:], strict=True)}
 
 
 def _substituted(argument: object, sizes: Mapping[str, int]) -> object:

@@ -103,12 +103,12 @@ def _argument(literal: LiteralValue, type_: str, operands: Sequence[Value], fram
     if isinstance(literal, Size):
         return known(literal, frame)
     if isinstance(literal, str):
-        return _named(literal, type_)
+        return named(literal, type_)
     return literal
 
 
-def _named(text: str, type_: str) -> object:
-    """Strings stand for dtypes, layouts, memory formats, devices, and themselves."""
+def named(text: str, type_: str) -> object:
+    """Give what a string stands for where a schema has this type: a dtype, layout, memory format, device, or itself."""
     if "ScalarType" in type_:
         return DTYPES[text]
     if "Layout" in type_:

@@ -210,7 +210,7 @@ def write(e: Emission, reference: Reference, new: SSAValue, *, seen: bool, unifo
             current.written, current.seen = True, current.seen or seen
             through = current.argument is None
         if current.stops and seen:
-            current.history = new
+            current.history = new if new in e.active else None
         updates.append((current, new))
         if current.parent is None:
             break

@@ -152,6 +152,8 @@ def compare_gradients(
 ) -> None:
     """Compare the gradients of a weighted sum of everything that has a history."""
     pairs = [(g, w) for g, w in zip(got, want, strict=True) if isinstance(w, Tensor) and w.is_floating_point()]
+    if not pairs:
+        return
 
     def total(tensors: Sequence[Tensor]) -> Tensor:
         generator = torch.Generator().manual_seed(0)
@@ -174,9 +176,9 @@ def gradients_of(total: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def check_program(function: Function, arguments: Sequence[Tensor]) -> str:
-    """Compare as far as eager goes: "agrees", "values agree" where it refuses to differentiate, "refused" where it fails.
+    """Compare as far as eager goes.
 
-    A program that eager refuses must be refused with a RuntimeError too, unless only its tape is the reason.
+    Gives "agrees", "values agree" where eager's tape refuses the program, "refused" where eager refuses it anyway.
     """
     wants = any(a.requires_grad for a in arguments)
     theirs = copies(arguments)
