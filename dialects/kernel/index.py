@@ -284,13 +284,17 @@ def _atom(kind: str, inner: Expr, by: Dim) -> Expr:
 
 
 def _make(terms: dict[Atom, Dim], constant_: Dim) -> Expr:
-    kept = {a: c for a, c in terms.items() if c != 0}
-    for atom in kept:
-        if atom[0] == "mod":
-            rebuilt = _recombined(kept, constant_, atom)
-            if rebuilt is not None:
-                return rebuilt
-    key_terms = tuple(kept.items()) if len(kept) < 2 else tuple(sorted(kept.items(), key=_term_order))
+    if len(terms) == 1:
+        (only,) = terms.items()
+        key_terms = (only,) if only[1] != 0 else ()
+    else:
+        kept = {a: c for a, c in terms.items() if c != 0}
+        for atom in kept:
+            if atom[0] == "mod":
+                rebuilt = _recombined(kept, constant_, atom)
+                if rebuilt is not None:
+                    return rebuilt
+        key_terms = tuple(kept.items()) if len(kept) < 2 else tuple(sorted(kept.items(), key=_term_order))
     key = (key_terms, constant_)
     found = Expr._interned.get(key)  # pyright: ignore[reportPrivateUsage]
     if found is None:

@@ -28,7 +28,7 @@ class Joint:
     def __init__(self, first: Sequence[Dim], second: Sequence[Dim]) -> None:
         self.sizes: list[Dim] = [*first, *second]
         self.owners = [FIRST] * len(first) + [SECOND] * len(second)
-        self.offset = len(first)
+        self._moved = [dim(k + len(first)) for k in range(len(second))]
         self.replaced: dict[int, Expr] = {}
 
     def bound(self, atom: Atom) -> Dim | None:
@@ -43,8 +43,7 @@ class Joint:
 
     def shifted(self, index: Index) -> Index:
         """Give an index of the second kernel in joint dims."""
-        dims = [dim(k + self.offset) for k in range(len(self.sizes) - self.offset)]
-        return tuple(e.substitute(dims) for e in index)
+        return tuple(e.substitute(self._moved) if e.terms else e for e in index)
 
     def unify(self, a: Expr, b: Expr, size: Dim) -> bool:
         """Make two expressions of the same position equal where both take each of `size` values once."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import cast
 
 from xdsl.ir import Operation
@@ -184,16 +185,24 @@ class Draft:
 
     def _inline(self, value_: Value, index: Index, predicate: Instr | None) -> Instr | list[Key]:
         node = value_.maker
-        op = node.op
-        if op is None:  # a copy
+        if node.form == "arith":
+            memo = self._memo
+            args: list[Instr] = []
+            missing: list[Key] = []
+            for operand in node.operands:
+                key = (operand, index, predicate)
+                found = memo.get(key)
+                if found is None:
+                    missing.append(key)
+                else:
+                    args.append(found)
+            return missing or self._arith(node, value_.dtype, tuple(args))
+        if node.form == "view":
+            at = operand_index(cast(prim.ViewOp, node.op), index, self.bound)
+            return self._forward((node.operands[0], at, predicate))
+        if node.form == "copy":
             return self._forward((node.operands[0], index, predicate))
-        if isinstance(op, prim.ElementwiseOp):
-            found = self._need([(v, index, predicate) for v in node.operands])
-            return self._arith(op, value_.dtype, found) if _complete(found) else cast(list[Key], found)
-        if isinstance(op, prim.ViewOp):
-            return self._forward((node.operands[0], operand_index(op, index, self.bound), predicate))
-        handler = _HANDLERS[type(op)]
-        return handler(self, op, node, index, predicate)
+        return _HANDLERS[node.form](self, cast(Operation, node.op), node, index, predicate)
 
     def _anchored(self, value_: Value, index: Index) -> Instr | list[Key]:
         node = value_.maker
@@ -280,7 +289,7 @@ class Draft:
         (key,) = cast(list[Instr], found)
         rng = cast(prim.RngOp, op)
         counter = self.index(_linear(index, node.value.shape) + as_dim(rng.offset.data))
-        return self.instr("rng", (key, counter), node.value.dtype, rng.kind.data, op)
+        return self.instr("rng", (key, counter), node.value.dtype, rng.kind.data, op, None, node.cost)
 
     def _gather(self, op: Operation, node: Node, index: Index, predicate: Instr | None) -> Instr | list[Key]:
         x, *indices = node.operands
@@ -357,10 +366,18 @@ class Draft:
 
     # ---- making instructions
 
-    def instr(self, kind: str, args: tuple[Instr, ...], dtype: str, data: object, op: Operation | None) -> Instr:
-        """Give the one instruction that is this."""
-        extra: object = op.properties.items() if kind == "arith" and op is not None and op.properties else None
-        key = (kind, args, dtype, data, type(op) if kind == "arith" else None, tuple(extra) if extra else None)  # pyright: ignore
+    def instr(
+        self,
+        kind: str,
+        args: tuple[Instr, ...],
+        dtype: str,
+        data: object,
+        op: Operation | None,
+        identity: object = None,
+        cost: float = 0.0,
+    ) -> Instr:
+        """Give the one instruction that is this; `identity` tells arithmetic ops apart."""
+        key = (kind, args, dtype, data, identity)
         found = self._made.get(key)
         if found is not None:
             return found
@@ -376,7 +393,6 @@ class Draft:
             bits |= mask(cast(Expr, data).dims())
         elif kind == "cumulative":
             bits |= mask(cast("tuple[str, frozenset[int], bool]", data)[1])
-        cost = type(op).COST if isinstance(op, prim.PrimOp) and kind in ("arith", "rng") else 0.0
         made = Instr(kind, args, dtype, data, op, len(self.instrs), bits, level, cost)
         self.instrs.append(made)
         self._made[key] = made
@@ -398,16 +414,19 @@ class Draft:
 
     def _named(self, index: Index) -> tuple[Instr, ...]:
         """The checked indices that an index names, in order."""
+        if not self._checks:
+            return ()
         return tuple(self._checks[k] for k in sorted(frozenset[int]().union(*(e.values() for e in index))))
 
-    def _arith(self, op: prim.ElementwiseOp, dtype: str, args: object) -> Instr:
-        operands = tuple(cast(list[Instr], args))
-        if isinstance(op, prim.StopGradientOp):
-            return operands[0]
-        if isinstance(op, prim.ConvertOp):
+    def _arith(self, node: Node, dtype: str, operands: tuple[Instr, ...]) -> Instr:
+        op = cast(prim.ElementwiseOp, node.op)
+        if type(op) is prim.ConvertOp:
             return self.convert(operands[0], dtype, op)
-        folded = self._index_arithmetic(op, operands)
-        return self.instr("arith", operands, dtype, None, op) if folded is None else folded
+        if dtype == "i64":
+            folded = self._index_arithmetic(op, operands)
+            if folded is not None:
+                return folded
+        return self.instr("arith", operands, dtype, None, op, node.identity, node.cost)
 
     def _index_arithmetic(self, op: prim.ElementwiseOp, operands: tuple[Instr, ...]) -> Instr | None:
         """Positions plus and times constants stay positions, so that reads at them stay affine."""
@@ -483,6 +502,7 @@ def _linear(index: Sequence[Expr], shape: Sequence[Dim]) -> Expr:
     return total
 
 
+@lru_cache(maxsize=None)
 def mask(dims: frozenset[int]) -> int:
     """A set of dims as bits."""
     return sum(1 << d for d in dims)
@@ -517,12 +537,12 @@ def identity(kind: str, dtype: str) -> LiteralValue:
 
 Handler = Callable[[Draft, Operation, Node, Index, "Instr | None"], "Instr | list[Key]"]
 
-_HANDLERS: dict[type[Operation], Handler] = {
-    prim.ConstOp: Draft._const,  # pyright: ignore[reportPrivateUsage]
-    prim.SizeOp: Draft._size,  # pyright: ignore[reportPrivateUsage]
-    prim.IotaOp: Draft._iota,  # pyright: ignore[reportPrivateUsage]
-    prim.RngOp: Draft._rng,  # pyright: ignore[reportPrivateUsage]
-    prim.GatherOp: Draft._gather,  # pyright: ignore[reportPrivateUsage]
-    prim.PadOp: Draft._pad,  # pyright: ignore[reportPrivateUsage]
-    prim.ConcatOp: Draft._concat,  # pyright: ignore[reportPrivateUsage]
+_HANDLERS: dict[str, Handler] = {
+    prim.ConstOp.name: Draft._const,  # pyright: ignore[reportPrivateUsage]
+    prim.SizeOp.name: Draft._size,  # pyright: ignore[reportPrivateUsage]
+    prim.IotaOp.name: Draft._iota,  # pyright: ignore[reportPrivateUsage]
+    prim.RngOp.name: Draft._rng,  # pyright: ignore[reportPrivateUsage]
+    prim.GatherOp.name: Draft._gather,  # pyright: ignore[reportPrivateUsage]
+    prim.PadOp.name: Draft._pad,  # pyright: ignore[reportPrivateUsage]
+    prim.ConcatOp.name: Draft._concat,  # pyright: ignore[reportPrivateUsage]
 }

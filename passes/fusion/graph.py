@@ -75,6 +75,11 @@ class Node:
     number: int
     results: tuple[Value, ...] = ()
     reduced: tuple[int, ...] = ()
+    form: str = ""
+    """How its scalar is made where it is inlined: `arith`, `view`, `copy`, or a kind of op of its own."""
+    cost: float = 0.0
+    identity: object = None
+    """What two arithmetic nodes share where the same scalar op serves both."""
 
     @property
     def value(self) -> Value:
@@ -96,6 +101,23 @@ _KINDS: dict[type[Operation], Kind] = {
     prim.ScatterOp: Kind.SCATTER,
 }
 _INLINE = (prim.ElementwiseOp, prim.MovementOp, prim.SourceOp, prim.ConcatOp, prim.GatherOp, prim.RngOp)
+
+
+_FORMS: dict[type[Operation], str] = {}
+
+
+def _form(op: Operation) -> str:
+    """Asked for every op, so classes are looked up once."""
+    found = _FORMS.get(type(op))
+    if found is None:
+        if isinstance(op, (prim.StopGradientOp,)):
+            found = "copy"
+        elif isinstance(op, prim.ElementwiseOp):
+            found = "arith"
+        else:
+            found = "view" if isinstance(op, prim.ViewOp) else type(op).name
+        _FORMS[type(op)] = found
+    return found
 
 
 def kind_of(op: Operation) -> Kind:
@@ -138,7 +160,7 @@ class Graph:
 
     def copy_of(self, x: Value, strides: Shape | None) -> Value:
         """Add a buffer with the content of a value."""
-        node = self._add(Node(Kind.INLINE, None, (x,), 0))
+        node = self._add(Node(Kind.INLINE, None, (x,), 0, form="copy"))
         copy = self.new_value(node, x.shape, None, x.dtype)
         copy.root, copy.strides = True, strides
         return copy
@@ -158,7 +180,10 @@ class Graph:
         if kind is Kind.REDUCE and isinstance(op, prim.ReduceOp) and cost.splits(operands[0].shape, reduced):
             operands = (self._partial(op, operands[0], reduced),)
             reduced = (0,)
-        node = self._add(Node(kind, op, operands, 0, (), reduced))
+        node = self._add(Node(kind, op, operands, 0, (), reduced, _form(op)))
+        if isinstance(op, prim.PrimOp):
+            node.cost = type(op).COST
+            node.identity = (type(op), *op.properties.values())
         for result in op.results:
             self._result(node, result)
 

@@ -11,7 +11,7 @@ from isthmus.passes.fusion.align import Link, align
 from isthmus.passes.fusion.clusters import Cluster, build
 from isthmus.passes.fusion.draft import Refused
 from isthmus.passes.fusion.emit import Strides
-from isthmus.passes.fusion.graph import Node, Value
+from isthmus.passes.fusion.graph import Kind, Node, Value
 from isthmus.passes.fusion.space import point_count
 
 LARGEST_KERNEL = 64
@@ -135,13 +135,14 @@ class Merger:
         """Producers of what it reads, (consumers of what it writes,) and who reads the same just before and after."""
         for value in cluster.reads:
             producer = self.home.get(value)
-            if isinstance(producer, Cluster):
+            if isinstance(producer, Cluster) and value.maker.kind is not Kind.PARTIAL:
                 alone = not self.is_read(value, (cluster,))
                 yield value, producer, value.nbytes * (2.0 if alone else 1.0)
             yield from self._siblings(cluster, value)
         if both:
             for value in cluster.writes:
-                for reader in self.readers.get(value, ()):
+                complete = value.maker.kind is not Kind.PARTIAL
+                for reader in self.readers.get(value, ()) if complete else ():
                     if isinstance(reader, Cluster):
                         alone = not self.is_read(value, (reader,))
                         yield value, reader, value.nbytes * (2.0 if alone else 1.0)
