@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from xdsl.dialects.builtin import LocationAttr
 from xdsl.ir import Attribute, Block, Region, SSAValue
@@ -14,7 +14,7 @@ from isthmus import ir
 from isthmus.diagnostics import IRError
 from isthmus.dialects.prim import contract as contract_
 from isthmus.dialects.prim import control, elementwise, index, random, reduce, shape, structured
-from isthmus.dialects.prim.base import Literals, PrimOp
+from isthmus.dialects.prim.base import Literals, PrimOp, literals_of
 from isthmus.ir import Literal, LiteralValue, Shape
 from isthmus.sizes import Dim, Size
 
@@ -46,35 +46,38 @@ class Emitter:
         """Give an op of the class with these operands and literals; result types inferred unless given."""
         operands = tuple(operands)
         properties = {k: Literal.of(v) for k, v in literals.items()} if literals else {}
-        key = (
-            cls,
-            tuple(map(id, operands)),
-            tuple(map(id, properties.values())),
-            tuple(map(id, results)) if results else None,
-        )
-        found = self._lookup(key)
+        found = self._shared(cls, operands, properties, results)
         if found is not None:
-            return found  # pyright: ignore[reportReturnType]
+            return found
         types = tuple(v.type for v in operands)
         try:
             if results is None:
-                results = cls.infer(types, literals or {})
+                made_types = cls.infer(types, literals or {})
             else:
-                cls.check(types, literals or {}, tuple(results))
+                made_types = tuple(results)
+                cls.check(types, literals or {}, made_types)
         except IRError as error:
             where = ir.source_location_of(self.location)
             raise IRError(error.what, op=cls.name, location=where, cure=error.cure) from error
-        op = ir.create_op(cls, operands, results, properties, location=self.location)
+        op = ir.create_op(cls, operands, made_types, properties, location=self.location)
         self.block.add_op(op)
-        self._made[key] = op
+        self._made[_key(cls, operands, properties, results)] = op
         return op
 
-    def _lookup(self, key: object) -> PrimOp | None:
+    def _shared(
+        self,
+        cls: type[OpT],
+        operands: tuple[SSAValue, ...],
+        properties: Mapping[str, Attribute],
+        results: Sequence[Attribute] | None,
+    ) -> OpT | None:
+        """Give the equal op that was already made here or around, or None."""
+        key = _key(cls, operands, properties, results)
         scope: Emitter | None = self
         while scope is not None:
             found = scope._made.get(key)
             if found is not None:
-                return found
+                return cast(OpT, found)
             scope = scope._outer
         return None
 
@@ -93,15 +96,28 @@ class Emitter:
             )
             self.block.add_op(made)
             return tuple(made.results)
-        literals = {k: a.data for k, a in op.properties.items() if isinstance(a, Literal)}
+        cls, operands = type(op), tuple(operands)
         results = [r.type for r in op.results] if op.EXPLICIT else None
-        extra = {"result": ir.shape_of(results[0])} if results else {}
-        folded = self._fold(type(op), tuple(operands), {**literals, **extra})
-        if folded is not None:
-            return (folded,)
-        made = self.op(type(op), operands, literals, results)
-        made.attributes.update(op.attributes)
+        if self._may_fold(cls):
+            literals = {k: cast(Literal, a).data for k, a in op.properties.items()}
+            if results:
+                literals["result"] = ir.shape_of(results[0])
+            folded = self._fold(cls, operands, literals)
+            if folded is not None:
+                return (folded,)
+        made = self._shared(cls, operands, op.properties, results) or self._like(op, operands, results)
+        if op.attributes:
+            made.attributes.update(op.attributes)
         return tuple(made.results)
+
+    def _like(self, op: PrimOp, operands: tuple[SSAValue, ...], results: Sequence[Attribute] | None) -> PrimOp:
+        """Make an op like `op`; of operands of the same types, the result types are the same."""
+        if all([new.type is old.type for new, old in zip(operands, ir.operands_of(op), strict=True)]):
+            made = ir.create_op(type(op), operands, [r.type for r in op.results], op.properties, location=self.location)
+            self.block.add_op(made)
+            self._made[_key(type(op), operands, op.properties, results)] = made
+            return made
+        return self.op(type(op), operands, literals_of(op), results)
 
     @contextmanager
     def at(self, location: LocationAttr) -> Generator[None]:
@@ -119,6 +135,10 @@ class Emitter:
         """
         block = Block(arg_types=types)
         return Region(block), Emitter(block), tuple(block.args)
+
+    def _may_fold(self, cls: type[PrimOp]) -> bool:
+        """Whether ops of the class are worth asking for folds."""
+        return cls.fold.__func__ is not PrimOp.fold.__func__  # pyright: ignore[reportFunctionMemberAccess]
 
     def _fold(self, cls: type[PrimOp], operands: tuple[SSAValue, ...], literals: Literals) -> SSAValue | None:
         return cls.fold(self, operands, literals)  # pyright: ignore[reportArgumentType] (one file under two names)
@@ -145,7 +165,7 @@ class Emitter:
     def constant_of(self, x: SSAValue) -> LiteralValue:
         """Give the value that every element of x has, or None when it is not known."""
         owner = x.owner
-        return owner.value.data if isinstance(owner, shape.ConstOp) else None
+        return owner.value.data if type(owner) is shape.ConstOp else None
 
     def number(self, value: LiteralValue | Dim | SSAValue, dtype: str) -> SSAValue:
         """Give a 0-d value of the dtype from a Python number, a size or a 0-d value."""
@@ -607,6 +627,21 @@ class Emitter:
     def yield_(self, values: Sequence[SSAValue]) -> None:
         """End a region."""
         self.block.add_op(ir.create_op(control.YieldOp, values, (), location=self.location))
+
+
+def _key(
+    cls: type[PrimOp],
+    operands: tuple[SSAValue, ...],
+    properties: Mapping[str, Attribute],
+    results: Sequence[Attribute] | None,
+) -> object:
+    """What equal ops have in common; literals and types are interned, so identity is equality."""
+    return (
+        cls,
+        tuple(map(id, operands)),
+        tuple(map(id, properties.values())),
+        tuple(map(id, results)) if results else None,
+    )
 
 
 def _conv_literals(strides: Dims, padding: Dims, dilations: Dims, groups: int) -> dict[str, LiteralValue]:

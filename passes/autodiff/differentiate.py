@@ -145,7 +145,7 @@ class Body:
 
     def __init__(self, func: FuncOp, fallbacks: Fallbacks, as_gradients: bool = True) -> None:
         source = func.body.block
-        self.block = Block(arg_types=[a.type for a in source.args])
+        self.block = Block(arg_types=[ir.intern_type(a.type) for a in source.args])
         for old, new in zip(source.args, self.block.args, strict=True):
             new.name_hint = old.name_hint
         self.arguments: list[SSAValue] = list(self.block.args)

@@ -57,20 +57,21 @@ def pull(
     total: dict[SSAValue, SSAValue] = {}
     before = e.location
     for op in reversed(ops):
-        reached = [r for r in op.results if r in pending]
-        if not reached:
-            continue
         operands = ir.operands_of(op)
-        needs = tuple(v in active for v in operands)
-        if True not in needs:
-            continue  # a root: its cotangent is wanted itself, or by nobody
+        if pending.keys().isdisjoint(op.results) or active.isdisjoint(operands):
+            continue  # not reached; or a root, whose cotangent is wanted itself or by nobody
         e.location = op.location
-        for result in reached:
-            total[result] = accumulate(e, pending.pop(result))
-        cts = _pull_op(e, op, tuple(total.get(r) for r in op.results), needs, fallbacks)
-        for value, need, ct in zip(operands, needs, cts, strict=True):
+        cts: list[SSAValue | None] = []
+        for result in op.results:
+            contributions = pending.pop(result, None)
+            ct = None if contributions is None else accumulate(e, contributions)
+            if ct is not None:
+                total[result] = ct
+            cts.append(ct)
+        needs = [v in active for v in operands]
+        for value, need, ct in zip(operands, needs, _pull_op(e, op, cts, needs, fallbacks), strict=True):
             if ct is not None and need:
-                if ct.type != value.type:
+                if ct.type is not value.type and ct.type != value.type:
                     raise IRError(f"its pullback gave {ct.type} for {value.type}", op=op.name)
                 pending.setdefault(value, []).append(ct)
     for value, contributions in pending.items():
@@ -82,7 +83,7 @@ def pull(
 
 def _pull_op(e: Emitter, op: Operation, cts: Cotangents, needs: Needs, fallbacks: Fallbacks) -> Cotangents:
     rule = PULLBACKS.get(type(op))
-    if isinstance(op, OpaqueOp):
+    if type(op) is OpaqueOp:
         rule = CALL_PULLBACKS.get(str(ir.literal(op, "callee")), rule)
     if rule is not None:
         return rule(e, op, cts, needs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Protocol, Self, TypeVar
 
@@ -194,6 +195,7 @@ RULES = (
 """Modules of the rules, by subject."""
 
 
+@cache
 def load_rules() -> None:
     """Import every rule module once."""
     for subject in RULES:

@@ -13,6 +13,7 @@ from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
 from isthmus.ir import LiteralValue
+from isthmus.passes.simplify.match import made_by
 
 Literals = dict[str, LiteralValue]
 Operands = tuple[SSAValue, ...]
@@ -27,8 +28,8 @@ def _is_constant(e: Emitter, x: SSAValue, value: int | float) -> bool:
 
 
 def _negated(x: SSAValue) -> SSAValue | None:
-    owner = x.owner
-    return owner.x if isinstance(owner, prim.NegOp) else None
+    op = made_by(x, prim.NegOp)
+    return None if op is None else op.x
 
 
 def add(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
@@ -82,21 +83,22 @@ def div(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
 def abs_(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
     """|-x| = ||x|| = |x|, for reals."""
     (x,) = operands
-    inner = x.owner
-    if isinstance(inner, prim.AbsOp):
+    if made_by(x, prim.AbsOp):
         return x
-    return e.abs(inner.x) if isinstance(inner, prim.NegOp) else None
+    return None if (inner := _negated(x)) is None else e.abs(inner)
 
 
 def relu(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
     """relu relu x = relu x."""
-    return operands[0] if isinstance(operands[0].owner, prim.ReluOp) else None
+    return operands[0] if made_by(operands[0], prim.ReluOp) else None
 
 
 def whole(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
     """A whole number stays when it is rounded."""
-    kinds = (prim.FloorOp, prim.CeilOp, prim.RoundOp, prim.TruncOp)
-    return operands[0] if isinstance(operands[0].owner, kinds) else None
+    return operands[0] if any(made_by(operands[0], kind) for kind in _ROUNDINGS) else None
+
+
+_ROUNDINGS = (prim.FloorOp, prim.CeilOp, prim.RoundOp, prim.TruncOp)
 
 
 def same(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
@@ -127,10 +129,10 @@ _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "
 
 def not_(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
     """Not not x = x; not (a = b) is a ≠ b; the other comparisons have opposites where there is no NaN."""
-    inner = operands[0].owner
-    if isinstance(inner, prim.NotOp):
-        return inner.x
-    if isinstance(inner, prim.CmpOp):
+    if (twice := made_by(operands[0], prim.NotOp)) is not None:
+        return twice.x
+    inner = made_by(operands[0], prim.CmpOp)
+    if inner is not None:
         predicate = str(inner.predicate.data)
         if predicate in ("eq", "ne") or not ir.is_differentiable(ir.dtype_of(inner.a)):
             return e.cmp(_OPPOSITE[predicate], inner.a, inner.b)
@@ -140,13 +142,12 @@ def not_(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
 def select(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
     """(not p) ? a : b = p ? b : a; p ? (p ? a : x) : b = p ? a : b, and likewise on the other side."""
     p, a, b = operands
-    condition = p.owner
-    if isinstance(condition, prim.NotOp):
+    if (condition := made_by(p, prim.NotOp)) is not None:
         return e.select(condition.x, b, a)
-    if isinstance(a.owner, prim.SelectOp) and a.owner.p is p:
-        return e.select(p, a.owner.a, b)
-    if isinstance(b.owner, prim.SelectOp) and b.owner.p is p:
-        return e.select(p, a, b.owner.b)
+    if (inner := made_by(a, prim.SelectOp)) is not None and inner.p is p:
+        return e.select(p, inner.a, b)
+    if (inner := made_by(b, prim.SelectOp)) is not None and inner.p is p:
+        return e.select(p, a, inner.b)
     return None
 
 
@@ -168,8 +169,8 @@ def unwidened(x: SSAValue, dtype: str) -> SSAValue:
 
     Floats to integers keep their way, since NaN and overflow differ by width; so do half formats into one another.
     """
-    owner = x.owner
-    if not isinstance(owner, prim.ConvertOp):
+    owner = made_by(x, prim.ConvertOp)
+    if owner is None:
         return x
     source, middle = ir.dtype_of(owner.x), ir.dtype_of(x)
     if middle not in _EXACT_IN.get(source, ()) or {source, dtype} == {"f16", "bf16"}:

@@ -64,9 +64,12 @@ def _number_of(e: Emitter, x: SSAValue) -> Number | None:
 
 def _folding(cls: type[PrimOp], fold: Fold) -> tuple[type[PrimOp], Callable[..., SSAValue | None]]:
     def rewrite(e: Emitter, operands: tuple[SSAValue, ...], literals: dict[str, LiteralValue]) -> SSAValue | None:
-        numbers = [_number_of(e, v) for v in operands]
-        if None in numbers:
-            return None
+        numbers: list[Number] = []
+        for v in operands:
+            number = _number_of(e, v)
+            if number is None:
+                return None
+            numbers.append(number)
         value = fold(*numbers, **literals)
         if value is None:
             return None

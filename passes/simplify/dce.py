@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -33,5 +34,10 @@ def erase_dead(block: Block) -> int:
     return erased
 
 
+@cache
+def _class_stays(cls: type[Operation]) -> bool:
+    return cls.has_trait(IsTerminator) or not cls.has_trait(Pure)
+
+
 def _stays(op: Operation) -> bool:
-    return op.has_trait(IsTerminator) or not op.has_trait(Pure)
+    return _class_stays(type(op))

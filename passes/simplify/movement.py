@@ -13,6 +13,7 @@ from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
 from isthmus.dialects.prim.shape import slice_length
 from isthmus.ir import LiteralValue
+from isthmus.passes.simplify.match import made_by
 from isthmus.sizes import Dim
 
 Literals = dict[str, LiteralValue]
@@ -22,8 +23,8 @@ Ints = tuple[int, ...]
 
 def transpose(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
     """A transposed broadcast is a broadcast to other dims."""
-    inner, perm = operands[0].owner, cast(Ints, literals["perm"])
-    if not isinstance(inner, prim.BroadcastOp):
+    inner, perm = made_by(operands[0], prim.BroadcastOp), cast(Ints, literals["perm"])
+    if inner is None:
         return None
     shape, dims = ir.shape_of(inner.y), cast(Ints, inner.dims.data)
     return e.broadcast(inner.x, [shape[p] for p in perm], [perm.index(d) for d in dims])
@@ -31,8 +32,8 @@ def transpose(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | 
 
 def reverse(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
     """Reversing twice is nothing."""
-    inner = operands[0].owner
-    return inner.x if isinstance(inner, prim.ReverseOp) and inner.dims.data == literals["dims"] else None
+    inner = made_by(operands[0], prim.ReverseOp)
+    return inner.x if inner is not None and inner.dims.data == literals["dims"] else None
 
 
 def _known_order(low: Dim, high: Dim) -> bool:
@@ -85,8 +86,8 @@ def _slice_of_broadcast(e: Emitter, inner: prim.BroadcastOp, dim: int, start: Di
 
 def pad(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
     """Padding twice with one value along one dimension is padding once."""
-    inner = operands[0].owner
-    if not isinstance(inner, prim.PadOp) or inner.dim.data != literals["dim"]:
+    inner = made_by(operands[0], prim.PadOp)
+    if inner is None or inner.dim.data != literals["dim"]:
         return None
     same = inner.interior.data == literals["interior"] == 0 and _same_number(inner.value.data, literals["value"])
     if not same:
@@ -104,8 +105,8 @@ def concat(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | Non
     dim = cast(int, literals["dim"])
     flat: list[SSAValue] = []
     for x in operands:
-        inner = x.owner
-        flat.extend(ir.operands_of(inner) if isinstance(inner, prim.ConcatOp) and inner.dim.data == dim else (x,))
+        inner = made_by(x, prim.ConcatOp)
+        flat.extend(ir.operands_of(inner) if inner is not None and inner.dim.data == dim else (x,))
     filled = [x for x in flat if ir.shape_of(x)[dim] != 0] or flat[:1]
     joined: list[SSAValue] = []
     for x in filled:
@@ -118,8 +119,8 @@ def concat(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | Non
 
 
 def _joined(e: Emitter, a: SSAValue, b: SSAValue, dim: int) -> SSAValue | None:
-    first, second = a.owner, b.owner
-    if not (isinstance(first, prim.SliceOp) and isinstance(second, prim.SliceOp) and first.x is second.x):
+    first, second = made_by(a, prim.SliceOp), made_by(b, prim.SliceOp)
+    if first is None or second is None or first.x is not second.x:
         return None
     along = first.dim.data == second.dim.data == dim and first.stride.data == second.stride.data == 1
     if not along or first.limit.data != second.start.data:
@@ -129,8 +130,8 @@ def _joined(e: Emitter, a: SSAValue, b: SSAValue, dim: int) -> SSAValue | None:
 
 def add(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
     """Two pads with the neutral element (0 of integers, -0.0 of floats) that meet are a concatenation."""
-    a, b = (v.owner for v in operands)
-    if not (isinstance(a, prim.PadOp) and isinstance(b, prim.PadOp)) or a.dim.data != b.dim.data:
+    a, b = (made_by(v, prim.PadOp) for v in operands)
+    if a is None or b is None or a.dim.data != b.dim.data:
         return None
     dim = cast(int, a.dim.data)
     if not (_is_neutral(a) and _is_neutral(b)):
@@ -159,16 +160,22 @@ def below_broadcasts(
 
     `make` gives f of smaller operands.
     """
-    broadcasts = [v.owner for v in operands if isinstance(v.owner, prim.BroadcastOp)]
-    constants = sum(isinstance(v.owner, prim.ConstOp) for v in operands)
-    if not broadcasts or len(broadcasts) + constants != len(operands):
+    broadcasts: list[prim.BroadcastOp] = []
+    for v in operands:
+        broadcast = made_by(v, prim.BroadcastOp)
+        if broadcast is not None:
+            broadcasts.append(broadcast)
+        elif made_by(v, prim.ConstOp) is None:
+            return None
+    if not broadcasts:
         return None
     first = broadcasts[0]
     shape = ir.shape_of(first.x)
     if any(b.dims is not first.dims or ir.shape_of(b.x) != shape for b in broadcasts):
         return None
+    found = iter(broadcasts)
     inner = [
-        v.owner.x if isinstance(v.owner, prim.BroadcastOp) else e.const(e.constant_of(v), shape, ir.dtype_of(v))
+        e.const(e.constant_of(v), shape, ir.dtype_of(v)) if made_by(v, prim.ConstOp) else next(found).x
         for v in operands
     ]
     return e.broadcast(make(inner), ir.shape_of(first.y), cast(Ints, first.dims.data))

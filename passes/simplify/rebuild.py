@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, Region, SSAValue
-from xdsl.traits import IsTerminator
 
 from isthmus import ir
-from isthmus.dialects.prim import Emitter, PrimOp
+from isthmus.dialects.prim import Emitter, PrimOp, YieldOp
 
 MakeEmitter = Callable[[Block], Emitter]
 
@@ -19,12 +18,11 @@ def rebuild(func: FuncOp, make_emitter: MakeEmitter = Emitter) -> None:
     source = func.body.block
     func.body.detach_block(source)
     func.body.add_block(rebuilt_block(source, make_emitter))
-    source.erase(safe_erase=False)
 
 
 def rebuilt_block(source: Block, make_emitter: MakeEmitter) -> Block:
     """Give the copy of an isolated block."""
-    block = Block(arg_types=[a.type for a in source.args])
+    block = Block(arg_types=[ir.intern_type(a.type) for a in source.args])
     values: dict[SSAValue, SSAValue] = {}
     for old, new in zip(source.args, block.args, strict=True):
         new.name_hint = old.name_hint
@@ -38,7 +36,7 @@ def rebuilt_block(source: Block, make_emitter: MakeEmitter) -> Block:
 
 
 def _copied(e: Emitter, op: Operation, operands: Sequence[SSAValue], make: MakeEmitter) -> Sequence[SSAValue]:
-    if isinstance(op, PrimOp) and not op.regions and not op.has_trait(IsTerminator):
+    if isinstance(op, PrimOp) and not op.regions and type(op) is not YieldOp:
         return _with_tags(e, op, operands) if op.attributes else e.copy(op, operands)
     made = ir.create_op(
         type(op),

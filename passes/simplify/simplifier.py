@@ -33,8 +33,19 @@ REWRITES = _table()
 """Op class -> what to try, in order."""
 
 
+FOLDING = frozenset(
+    cls
+    for cls in prim.PRIM_OPS
+    if cls in REWRITES or issubclass(cls, prim.ElementwiseOp) or cls.fold.__func__ is not PrimOp.fold.__func__  # pyright: ignore[reportFunctionMemberAccess]
+)
+"""The classes that anything here may rewrite."""
+
+
 class Simplifier(Emitter):
     """Makes simplified ops. Every rewrite keeps every bit of the result (but the sign of a NaN)."""
+
+    def _may_fold(self, cls: type[PrimOp]) -> bool:
+        return cls in FOLDING
 
     def _fold(self, cls: type[PrimOp], operands: tuple[SSAValue, ...], literals: Literals) -> SSAValue | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         folded = super()._fold(cls, operands, literals)
