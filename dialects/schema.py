@@ -90,12 +90,13 @@ def _parse_argument(text: str, keyword_only: bool) -> SchemaArgument:
 def _split(text: str) -> list[str]:
     """Split at commas outside of brackets and strings."""
     parts: list[str] = []
-    depth, start, quoted = 0, 0, False
+    depth, start, quote, escaped = 0, 0, "", False
     for index, char in enumerate(text):
-        if char == '"':
-            quoted = not quoted
-        elif quoted:
-            continue
+        if quote:
+            quote = "" if char == quote and not escaped else quote
+            escaped = char == "\\" and not escaped
+        elif char in "\"'":
+            quote = char
         elif char in "([":
             depth += 1
         elif char in ")]":

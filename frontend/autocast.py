@@ -14,15 +14,15 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from isthmus.diagnostics import UnsupportedError
+from isthmus.frontend.torch_private import has_autocast_rule, is_composite, schema_of
 
 if TYPE_CHECKING:
-    from isthmus.frontend.recorder import Recorder
+    from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 
 
-def is_active(*arguments: object) -> bool:
-    """Tell whether autocast is on for the device of any tensor among the arguments."""
-    devices = {t.device.type for t in pytree.tree_leaves(arguments) if isinstance(t, Tensor)}
-    return any(torch.is_autocast_enabled(d) for d in devices)
+def is_active(tensors: Sequence[Tensor]) -> bool:
+    """Tell whether autocast is on for the device of any of these tensors."""
+    return any(torch.is_autocast_enabled(device) for device in {t.device.type for t in tensors})
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class CastPlan:
     """The casts happen inside of a composite op: its parts must be recorded instead."""
 
     def apply(
-        self, recorder: Recorder, args: Sequence[object], kwargs: Mapping[str, object]
+        self, recorder: ProxyTorchDispatchMode, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> tuple[Sequence[object], Mapping[str, object]]:
         """Record the casts; gives the arguments of the call on cast values."""
         done: dict[int, Tensor] = {}
@@ -61,7 +61,7 @@ def plan_of(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, objec
     Raises UnsupportedError where the result's dtype has another reason than casts of arguments.
     """
     arguments = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-    if func._schema.is_mutable or not any(t.is_floating_point() for t in arguments):  # pyright: ignore
+    if schema_of(func).is_mutable or not any(t.is_floating_point() for t in arguments):
         return CastPlan()
     watch = _WatchCasts({id(t) for t in arguments})
     cache = torch.is_autocast_cache_enabled()
@@ -71,14 +71,16 @@ def plan_of(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, objec
             expected = _first_dtype(func(*args, **kwargs))
         if not watch.casts and not watch.other_casts:
             return CastPlan()
-        if not _has_own_rule(func, arguments):
+        if not any(has_autocast_rule(func, t.device.type) for t in arguments):
+            if not is_composite(func):
+                raise UnsupportedError("autocast happens inside of this operator")
             return CastPlan(inside=True)
         with torch.no_grad(), disabled():
             plan = CastPlan(watch.casts)
             args, kwargs = _cast_plainly(plan, args, kwargs)
             if _first_dtype(func(*args, **kwargs)) == expected:
                 return plan
-            if any(a.name == "dtype" for a in func._schema.arguments):  # pyright: ignore[reportPrivateUsage]
+            if any(a.name == "dtype" for a in schema_of(func).arguments):
                 return CastPlan(watch.casts, dtype=expected)
     finally:
         torch.set_autocast_cache_enabled(cache)
@@ -121,14 +123,6 @@ class _WatchCasts(TorchDispatchMode):
             else:
                 self.other_casts = True
         return func(*args, **kwargs)
-
-
-def _has_own_rule(func: OpOverload, arguments: Sequence[Tensor]) -> bool:
-    keys = {"cuda": "AutocastCUDA"}
-    return any(
-        torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), keys.get(t.device.type, "AutocastCPU"))
-        for t in arguments
-    )
 
 
 def _cast_plainly(

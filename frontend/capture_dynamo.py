@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from isthmus.frontend import overlap
 from isthmus.frontend.captured import Captured, CompileCaptured, Compiled
 from isthmus.frontend.import_fx import import_graph
 from isthmus.frontend.locations import from_stack_trace, is_library
+from isthmus.frontend.torch_private import dynamo_accepts
 
 SETTINGS: Mapping[str, bool] = {
     name: True for name in ("trace_autograd_ops", "allow_rnn") if hasattr(dynamo_config, name)
@@ -145,9 +145,8 @@ def compile_with_dynamo(
     """
     log = log or CaptureLog()
     backend = DynamoBackend(compile_captured, fullgraph=fullgraph, log=log)
-    accepted = inspect.signature(torch._dynamo.eval_frame._optimize).parameters
     extra: dict[str, Any] = {}
-    if "recompile_limit" in accepted and recompile_limit is not None:
+    if dynamo_accepts("recompile_limit") and recompile_limit is not None:
         extra["recompile_limit"] = recompile_limit
     optimize = torch._dynamo.optimize(
         backend,  # pyright: ignore[reportArgumentType]

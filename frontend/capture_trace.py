@@ -124,8 +124,10 @@ def builder(template: object) -> Callable[[Sequence[object]], object]:
         index = template.index
         return lambda results: results[index]
     if type(template) in (tuple, list):
-        kind, parts = type(template), [builder(p) for p in cast(Sequence[object], template)]
-        return lambda results: kind([part(results) for part in parts])
+        parts = [builder(p) for p in cast(Sequence[object], template)]
+        if type(template) is list:
+            return lambda results: [part(results) for part in parts]
+        return lambda results: tuple([part(results) for part in parts])
     leaves, spec = pytree.tree_flatten(template)
     slots = [(i, leaf.index) for i, leaf in enumerate(leaves) if isinstance(leaf, OutputSlot)]
     if not slots:

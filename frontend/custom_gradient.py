@@ -10,7 +10,9 @@ from xdsl.ir import Region
 
 from isthmus import ir
 from isthmus.dialects import aten, autodiff
-from isthmus.frontend.recorder import Recorder, Scope, storage_of
+from isthmus.frontend.program import Scope
+from isthmus.frontend.recorder import Recorder
+from isthmus.frontend.torch_private import storage_of
 from isthmus.ir import Literal, LiteralValue
 
 

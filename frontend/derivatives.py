@@ -8,7 +8,6 @@ from typing import cast
 
 import torch
 from torch import Tensor
-from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
@@ -20,8 +19,9 @@ from isthmus import ir
 from isthmus.diagnostics import UnsupportedError
 from isthmus.dialects import aten
 from isthmus.frontend.encode import DTYPES
-from isthmus.frontend.recorder import BelowAutograd, Recorder, storage_of
+from isthmus.frontend.recorder import BelowAutograd, Recorder
 from isthmus.frontend.symbolic import SizeReader, SizeWriter
+from isthmus.frontend.torch_private import python_dispatcher, schema_of, storage_of
 from isthmus.ir import LiteralValue, Operand
 from isthmus.sizes import Size
 
@@ -145,7 +145,7 @@ class _Call:
 
     def run(self, operands: Sequence[Tensor]) -> list[object]:
         """Run the call; gives its flat results."""
-        schema = self.overload._schema.arguments  # pyright: ignore[reportPrivateUsage]
+        schema = schema_of(self.overload).arguments
         values = [self._decode(v, str(a.real_type), operands) for v, a in zip(self.args, schema, strict=True)]
         positional = [v for v, a in zip(values, schema, strict=True) if not a.kwarg_only]
         named = {a.name: v for v, a in zip(values, schema, strict=True) if a.kwarg_only}
@@ -186,7 +186,7 @@ class _Entered:
 
     def __enter__(self) -> None:
         self._fake = self.call.recorder.fake_mode
-        self._python = enable_python_dispatcher()
+        self._python = python_dispatcher()
         self._python.__enter__()
         self._fake.__enter__()
 
@@ -228,7 +228,7 @@ class _BelowFromSaved(BelowAutograd):
 
 
 def _gradients(name: str, outs: list[Tensor], ins: list[Tensor], seeds: list[Tensor]) -> list[Tensor]:
-    given = torch.autograd.grad(outs, ins, seeds, allow_unused=True)
+    given = cast("tuple[Tensor | None, ...]", torch.autograd.grad(outs, ins, seeds, allow_unused=True))
     return [torch.zeros_like(t) if g is None else g for g, t in zip(given, ins, strict=True)]
 
 

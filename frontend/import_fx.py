@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, fx
-from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -21,7 +20,9 @@ from isthmus.frontend.finish import finish
 from isthmus.frontend.locations import from_stack_trace
 from isthmus.frontend.modes import restored_modes
 from isthmus.frontend.recorder import Recorder
+from isthmus.frontend.structure import Call
 from isthmus.frontend.symbolic import SizeReader
+from isthmus.frontend.torch_private import dynamo_source, python_dispatcher
 
 
 def import_graph(graph: fx.GraphModule, example_inputs: Sequence[object], *, name: str = "main") -> Captured:
@@ -39,8 +40,9 @@ def import_graph(graph: fx.GraphModule, example_inputs: Sequence[object], *, nam
             recorder = Recorder(fake_mode, SizeReader(shape_env))
             captured = _run(graph, recorder, fakes, inputs, example_inputs, name)
         if recorder.sizes.is_current():
-            break  # else the run itself taught torch that more sizes are equal: write them one way, from the start
-    return captured
+            return captured
+        # The run itself taught torch that more sizes are equal: write them one way, from the start.
+    raise UnsupportedError("the sizes of the program do not settle")
 
 
 class GraphImporter(fx.Interpreter):
@@ -65,7 +67,7 @@ class GraphImporter(fx.Interpreter):
             return super().call_function(target, args, kwargs)  # pyright: ignore[reportArgumentType]
         assert self.node is not None
         with self.recorder.errors_at(structured.name_of(target)):
-            return handler(structured.Call(self.recorder, _run_body, args, kwargs, self.node.meta.get("example_value")))
+            return handler(Call(self.recorder, _run_body, args, kwargs, self.node.meta.get("example_value")))
 
 
 def _run_body(graph: fx.GraphModule, recorder: Recorder, args: Sequence[object]) -> object:
@@ -85,7 +87,7 @@ def _run(
             recorder.add_input(fake)
         else:
             recorder.add_size()
-    with restored_modes(), recorder.fake_mode, enable_python_dispatcher(), recorder:
+    with restored_modes(), recorder.fake_mode, python_dispatcher(), recorder:
         result = GraphImporter(graph, recorder).run(*fakes)
         outputs = [v for v in pytree.tree_leaves(result)] if result is not None else []
     return finish(recorder, inputs, fakes, example_inputs, outputs, name)
@@ -128,7 +130,7 @@ def _fakify(fake_mode: FakeTensorMode, placeholder: fx.Node, example: object) ->
         )
     context = TracingContext.try_get()
     symbolic = context.tensor_to_context.get(example) if context is not None else None
-    source = getattr(placeholder, "_dynamo_source", None) if symbolic is None else symbolic.tensor_source
+    source = dynamo_source(placeholder) if symbolic is None else symbolic.tensor_source
     static = symbolic is None and source is None
     return fake_mode.from_tensor(
         example, static_shapes=static, symbolic_context=symbolic, source=source, trace=symbolic is None
@@ -136,7 +138,7 @@ def _fakify(fake_mode: FakeTensorMode, placeholder: fx.Node, example: object) ->
 
 
 def _input(placeholder: fx.Node, example: object) -> Input:
-    source = getattr(placeholder, "_dynamo_source", None)
+    source = dynamo_source(placeholder)
     name = user_name(source.name if source is not None else placeholder.name)
     if not isinstance(example, Tensor):
         return Input(name, "size")

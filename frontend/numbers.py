@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping, Sequence
 
 import sympy
 import torch
@@ -15,11 +14,9 @@ from xdsl.ir import SSAValue
 
 from isthmus.dialects import aten
 from isthmus.frontend.encode import DTYPE_NAMES
+from isthmus.frontend.program import Program
 from isthmus.frontend.symbolic import UntranslatableError, to_dim
 from isthmus.ir import LiteralValue, Operand
-
-if TYPE_CHECKING:
-    from isthmus.frontend.recorder import Recorder
 
 _NUMBER = aten.ref((), "f64")
 
@@ -31,13 +28,15 @@ def remember(known: dict[str, Tensor], number: torch.SymFloat, tensor: Tensor) -
         known[expression.name] = tensor
 
 
-def value_of(recorder: Recorder, number: torch.SymFloat, beside: Sequence[Tensor]) -> SSAValue | None:
+def value_of(
+    program: Program, known: Mapping[str, Tensor], number: torch.SymFloat, beside: Sequence[Tensor]
+) -> SSAValue | None:
     """Give the 0-d tensor that holds a float expression, in the precision that a Python float has beside these tensors.
 
     None where it cannot be written: the caller then fixes the number.
     """
     try:
-        value = _compute(recorder, number.node.expr)
+        value = _compute(program, known, number.node.expr)
     except UntranslatableError:
         return None
     dtypes = [torch.result_type(t, 1.0) for t in beside] or [torch.get_default_dtype()]
@@ -45,28 +44,28 @@ def value_of(recorder: Recorder, number: torch.SymFloat, beside: Sequence[Tensor
     name = DTYPE_NAMES.get(dtype.to_real(), "f64")
     if name == "f64":
         return value
-    return recorder.emit_call(torch.ops.aten._to_copy.default, [value], [Operand(0), name], aten.ref((), name))
+    return program.emit_call(torch.ops.aten._to_copy.default, [value], [Operand(0), name], aten.ref((), name))
 
 
-def _compute(recorder: Recorder, expression: sympy.Basic) -> SSAValue:
-    if isinstance(expression, sympy.Symbol) and expression.name in recorder.numbers:
-        return recorder.value_of(recorder.numbers[expression.name])
+def _compute(program: Program, known: Mapping[str, Tensor], expression: sympy.Basic) -> SSAValue:
+    if isinstance(expression, sympy.Symbol) and expression.name in known:
+        return program.value_of(known[expression.name])
     if isinstance(expression, sympy.Float | sympy.Rational):
-        return _constant(recorder, float(expression))
+        return _constant(program, float(expression))
     if isinstance(expression, torch_functions.ToFloat):
-        return _constant(recorder, to_dim(cast(sympy.Basic, expression.args[0])))
+        return _constant(program, to_dim(expression.args[0]))
     for kinds, overload, extra in _BINARY:
         if isinstance(expression, kinds):
-            first, *rest = [_compute(recorder, cast(sympy.Basic, a)) for a in expression.args]
+            first, *rest = [_compute(program, known, a) for a in expression.args]
             for other in rest:
                 args = (Operand(0), Operand(1), *extra)
-                first = recorder.emit_call(overload, [first, other], args, _NUMBER)
+                first = program.emit_call(overload, [first, other], args, _NUMBER)
             return first
     raise UntranslatableError(str(expression))
 
 
-def _constant(recorder: Recorder, value: LiteralValue) -> SSAValue:
-    return recorder.emit_call(torch.ops.aten.full.default, [], [(), value, "f64"], _NUMBER)
+def _constant(program: Program, value: LiteralValue) -> SSAValue:
+    return program.emit_call(torch.ops.aten.full.default, [], [(), value, "f64"], _NUMBER)
 
 
 _BINARY: list[tuple[tuple[type, ...], OpOverload, tuple[LiteralValue, ...]]] = [

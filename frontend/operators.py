@@ -10,6 +10,7 @@ import torch
 from torch._ops import OpOverload
 
 from isthmus.frontend.encode import encode_plain
+from isthmus.frontend.torch_private import schema_of
 from isthmus.ir import LiteralValue
 
 
@@ -26,8 +27,8 @@ class OperatorFacts:
     writes: tuple[int, ...]
     view_of: OpOverload | None
     """For an op that changes only its argument's metadata (t_), the view that gives the same (t)."""
-    replaces_storage: bool
-    """Whether the argument gets other storage or another size (set_, resize_)."""
+    refusal: tuple[str, str] | None
+    """Why calls of it have no compiled form, and the cure."""
 
     @property
     def mutable(self) -> bool:
@@ -38,7 +39,7 @@ class OperatorFacts:
 @cache
 def facts_of(overload: OpOverload) -> OperatorFacts:
     """Read the facts of an overload."""
-    schema = overload._schema  # pyright: ignore[reportPrivateUsage]
+    schema = schema_of(overload)
     namespace, _, base = schema.name.partition("::")
     name = f"{base}.{schema.overload_name or 'default'}"
     arguments = schema.arguments
@@ -52,8 +53,16 @@ def facts_of(overload: OpOverload) -> OperatorFacts:
         takes_tensor=tuple("Tensor" in str(a.type) for a in arguments),
         writes=tuple(i for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write),
         view_of=_METADATA_OPS.get(name) if namespace == "aten" else None,
-        replaces_storage=torch.Tag.inplace_view in overload.tags and name not in _METADATA_OPS,
+        refusal=_refusal(overload, name),
     )
+
+
+def _refusal(overload: OpOverload, name: str) -> tuple[str, str] | None:
+    if torch.Tag.inplace_view in overload.tags and name not in _METADATA_OPS:
+        return "replaces a tensor's storage in place", "make a new tensor instead"
+    if name in ("_assert_async.default", "_assert_async.msg"):
+        return "an assertion on data has no compiled form", "check outside of the compiled function"
+    return None
 
 
 def _is_optional_list(type_: object) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 from isthmus import ir
 from isthmus.dialects import aten
 from isthmus.frontend.captured import Captured, Compiled, Value
+from isthmus.frontend.torch_private import storage_of
 
 Relation = dict[tuple[int, int], int]
 """Pairs of arguments that share memory -> how many bytes the second starts after the first."""
@@ -37,8 +38,7 @@ def _span(tensor: Tensor) -> tuple[int, int, int] | None:
         return None
     reach = sum((int(n) - 1) * int(s) for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     start = int(tensor.storage_offset()) * tensor.element_size()
-    storage = tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
-    return storage, start, start + (reach + 1) * tensor.element_size()
+    return storage_of(tensor), start, start + (reach + 1) * tensor.element_size()
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class OverlapCheck:
         """Tell whether these arguments overlap as those of the capture did."""
         tensors = [(i, cast(Tensor, arguments[i])) for i in self.watched]
         if not self.expected:
-            storages = {t.untyped_storage()._cdata for _, t in tensors}  # pyright: ignore[reportPrivateUsage]
+            storages = {storage_of(t) for _, t in tensors}
             if len(storages) == len(tensors):
                 return True
         return relation(tensors) == self.expected

@@ -20,6 +20,8 @@ from isthmus.diagnostics import UnsupportedError
 from isthmus.frontend import checkpoint, structured
 from isthmus.frontend.custom_gradient import emit_custom, without_grad_marks
 from isthmus.frontend.recorder import Recorder
+from isthmus.frontend.structure import Call, as_list, emit_yield, exchange, in_place_of
+from isthmus.frontend.torch_private import checkpoint_generator
 
 _ACTIVE = threading.local()
 
@@ -49,7 +51,7 @@ class PythonCalls(TorchFunctionMode):
         self.recorder.locate()
         example = _gradient_examples(args, kwargs) if func is torch.autograd.grad else None
         with self, self.recorder.errors_at(structured.name_of(func)):
-            return handler(structured.Call(self.recorder, _run_body, args, kwargs, example))
+            return handler(Call(self.recorder, _run_body, args, kwargs, example))
 
 
 def _run_body(body: Callable[..., object], recorder: Recorder, args: Sequence[object]) -> object:
@@ -127,7 +129,7 @@ def intercepted(recorder: Recorder) -> Generator[None]:
 
 def _patches() -> list[tuple[object, str, object]]:
     original_apply = Function.__dict__["apply"]
-    original_generator = torch.utils.checkpoint._checkpoint_without_reentrant_generator
+    original_generator = checkpoint_generator()
     original_compiling = torch.compiler.is_dynamo_compiling
 
     def apply(cls: type[Function], *args: object, **kwargs: object) -> object:
@@ -192,16 +194,16 @@ def _custom_function(
                 cls.setup_context(context, args, outputs)
             else:
                 outputs = cls.forward(context, *args)
-        flat = structured.as_list(outputs)
+        flat = as_list(outputs)
         results = [o for o in flat if isinstance(o, Tensor)]
         if context.dirty_tensors:
             raise UnsupportedError("ctx.mark_dirty has no compiled form")
         cotangents = [recorder.like(r, requires_grad=False) for r in results]
         with recorder.region(cotangents) as backward:
-            grads = structured.as_list(cls.backward(context, *structured.exchange(flat, cotangents)))
-            structured.emit_yield(recorder, [g for g in grads if isinstance(g, Tensor)])
+            grads = as_list(cls.backward(context, *exchange(flat, cotangents)))
+            emit_yield(recorder, [g for g in grads if isinstance(g, Tensor)])
         saved = list(backward.captured)
-        structured.emit_yield(recorder, [*results, *saved])
+        emit_yield(recorder, [*results, *saved])
     silent = {id(t) for t in context.non_differentiable}
     fresh = emit_custom(
         recorder,
@@ -213,4 +215,4 @@ def _custom_function(
         backward=backward,
         non_differentiable=[i for i, r in enumerate(results) if id(r) in silent],
     )
-    return structured.in_place_of(outputs, fresh)
+    return in_place_of(outputs, fresh)

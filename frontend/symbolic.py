@@ -101,7 +101,7 @@ class SizeWriter:
             source = ConstantSource(name)
             hint = self._hints.get(name, _EXAMPLES[len(self._symbols) % len(_EXAMPLES)])
             symbol = self.shape_env.create_symbol(hint, source=source, dynamic_dim=DimDynamic.DYNAMIC)
-            made = self.shape_env.create_symintnode(cast(sympy.Expr, symbol), hint=hint, source=source)
+            made = self.shape_env.create_symintnode(symbol, hint=hint, source=source)
             found = self._symbols[name] = cast(torch.SymInt, made)
             self.names[str(symbol)] = name
         return found
@@ -117,8 +117,8 @@ _EXAMPLES = (7, 11, 13, 17, 19, 23, 29, 31)
 _WRITE: dict[str, Callable[..., int | torch.SymInt]] = {
     "//": lambda a, b: a // b,
     "%": lambda a, b: a % b,
-    "max": torch.sym_max,
-    "min": torch.sym_min,
+    "max": cast("Callable[..., int | torch.SymInt]", torch.sym_max),
+    "min": cast("Callable[..., int | torch.SymInt]", torch.sym_min),
 }
 
 
@@ -133,7 +133,7 @@ def to_dim(expression: sympy.Basic) -> Dim:
         return Size.symbol(name)
     for kinds, build in _FUNCTIONS:
         if isinstance(expression, kinds):
-            return build(*[to_dim(cast(sympy.Basic, a)) for a in expression.args])
+            return build(*[to_dim(a) for a in expression.args])
     raise UntranslatableError(str(expression))
 
 

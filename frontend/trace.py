@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CellType, FunctionType
@@ -11,7 +11,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import LocalSource
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
@@ -26,6 +25,7 @@ from isthmus.frontend.python_calls import PythonCalls, intercepted
 from isthmus.frontend.recorder import Recorder
 from isthmus.frontend.snapshot import AttributeReads, unchanged
 from isthmus.frontend.symbolic import SizeReader
+from isthmus.frontend.torch_private import python_dispatcher
 
 Leaf = object
 """One leaf of the flattened arguments."""
@@ -46,6 +46,10 @@ class Traced:
     """Attributes of modules that were read: (module, name, value)."""
     size_guard: str | None
     """A condition on t0, t1, ... (the tensors and integers of `leaves`), in torch's own words."""
+
+
+_TRACING = threading.RLock()
+"""Tracing patches functions that all threads share: one at a time."""
 
 
 @dataclass(frozen=True)
@@ -72,18 +76,21 @@ def trace(
     shape_env = ShapeEnv()
     fake_mode = FakeTensorMode(shape_env=shape_env)
     recorder = Recorder(fake_mode, SizeReader(shape_env))
-    recorder.find_location = lambda: from_frames(sys._getframe(1))
+    recorder.find_location = lambda: from_frames(inspect.currentframe())
     fakes = [_fakify(fake_mode, i, leaf, dynamic) for i, leaf in enumerate(leaves)]
     used = [i for i, f in enumerate(fakes) if isinstance(f, FakeTensor | torch.SymInt)]
     names = _names(function, args, dict(kwargs or {}))
     inputs = [_input(leaves[i], fakes[i], names[i] if i < len(names) else f"argument {i}") for i in used]
     modules = list(modules_of(function))
-    for index in used:
-        recorder.add_input(fakes[index]) if isinstance(fakes[index], Tensor) else recorder.add_size()
+    for fake in (fakes[i] for i in used):
+        if isinstance(fake, Tensor):
+            recorder.add_input(fake)
+        else:
+            recorder.add_size()
     given, named = pytree.tree_unflatten(fakes, structure)
     reads = AttributeReads()
-    with restored_modes(), unchanged(modules, recorder), intercepted(recorder), reads:
-        with fake_mode, enable_python_dispatcher(), recorder, PythonCalls(recorder):
+    with _TRACING, restored_modes(), unchanged(modules, recorder), intercepted(recorder), reads:
+        with fake_mode, python_dispatcher(), recorder, PythonCalls(recorder):
             result = function(*given, **named)
         flat, spec = pytree.tree_flatten(result)
         outputs = [o for o in flat if isinstance(o, Tensor | torch.SymInt | torch.SymFloat)]
@@ -91,7 +98,8 @@ def trace(
         captured = finish(recorder, inputs, [fakes[i] for i in used], examples, outputs, name, _known(modules))
     slots = iter(range(len(outputs)))
     template = [OutputSlot(next(slots)) if isinstance(o, Tensor | torch.SymInt | torch.SymFloat) else o for o in flat]
-    guard = shape_env.produce_guards_expression([fakes[i] for i in used]) if used else None
+    placeholders = cast("list[torch.SymInt | FakeTensor]", [fakes[i] for i in used])
+    guard = shape_env.produce_guards_expression(placeholders) if used else None
     return Traced(
         captured,
         tuple(used),

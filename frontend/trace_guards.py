@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
 
 from isthmus.frontend.snapshot import PLAIN
+from isthmus.frontend.torch_private import tables_of
 from isthmus.frontend.trace import Traced, outer_values
 
 
@@ -84,7 +85,8 @@ class TraceGuard:
             [s if not any(n is None for n in shape) else None for s in t.stride()]
             for t, shape in zip(self._tensors, self._shapes, strict=True)
         ]
-        return TensorGuards(*self._tensors, dynamic_dims_sizes=self._shapes, dynamic_dims_strides=strides)
+        sizes = cast(Any, self._shapes)
+        return TensorGuards(*self._tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=cast(Any, strides))
 
     def _tensor_mismatch(self, tensors: Sequence[object]) -> Mismatch:
         sizes: list[tuple[int, int]] = []
@@ -135,7 +137,7 @@ def _slots(traced: Traced) -> list[tuple[Mapping[str, object], str, Tensor]]:
     for module in {id(m): m for m, _, _ in traced.reads}.values():
         if not isinstance(module, nn.Module):
             continue
-        for table in (module._parameters, module._buffers, vars(module)):
+        for table in tables_of(module):
             for name, value in table.items():
                 if id(value) in held and isinstance(value, Tensor):
                     found[id(table), name] = (table, name, value)

@@ -241,6 +241,7 @@ def test_schemas_are_read_as_torch_prints_them():
     import torch
 
     checked = 0
+    assert torch.ops.aten._test_string_default is not None  # strings with both quotes and escapes
     for name in dir(torch.ops.aten):
         packet = getattr(torch.ops.aten, name)
         for overload in packet.overloads() if hasattr(packet, "overloads") else ():

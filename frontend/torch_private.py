@@ -1,0 +1,111 @@
+"""Every private corner of torch that capture reaches into, in one file."""
+
+# pyright: reportPrivateUsage=false, reportAttributeAccessIssue=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch._dynamo
+import torch.utils.checkpoint
+from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import OpOverload, _get_dispatch_mode_pre_dispatch, _set_mode_pre_dispatch, unset_mode_pre_dispatch
+from torch.utils._mode_utils import no_dispatch
+
+if TYPE_CHECKING:
+    from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Give what identifies a tensor's storage."""
+    return tensor.untyped_storage()._cdata
+
+
+def schema_of(overload: OpOverload) -> torch.FunctionSchema:
+    """Give the schema of an overload."""
+    return overload._schema
+
+
+def is_wrapped_by_functorch(tensor: Tensor) -> bool:
+    """Tell whether a tensor is a batched or gradient-tracking stand-in of torch.func."""
+    return is_functorch_wrapped_tensor(tensor)
+
+
+def number_in(tensor: Tensor) -> bool | int | float | complex:
+    """Read the one number of a real tensor while fake modes are on."""
+    with no_dispatch():
+        return tensor.item()
+
+
+def has_autocast_rule(overload: OpOverload, device: str) -> bool:
+    """Tell whether autocast has a kernel of its own for an overload on a device."""
+    key = {"cuda": "AutocastCUDA"}.get(device, "AutocastCPU")
+    return torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)
+
+
+def is_composite(overload: OpOverload) -> bool:
+    """Tell whether an overload is made of others, so that its parts can be recorded instead."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return key in overload.py_kernels or overload.has_kernel_for_dispatch_key(key)
+
+
+def decompose(overload: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    """Run a composite overload's body."""
+    return overload.decompose(*args, **kwargs)
+
+
+@contextmanager
+def python_dispatcher() -> Generator[None]:
+    """Torch's dispatcher in Python: what shows calls to modes before autograd."""
+    with enable_python_dispatcher():
+        yield
+
+
+@contextmanager
+def paused(mode: ProxyTorchDispatchMode) -> Generator[None]:
+    """Take a pre-dispatch mode off the stack, if it is on it."""
+    key = torch._C._TorchDispatchModeKey.PROXY
+    if _get_dispatch_mode_pre_dispatch(key) is not mode:
+        yield
+        return
+    unset_mode_pre_dispatch(key)
+    try:
+        yield
+    finally:
+        _set_mode_pre_dispatch(mode)
+
+
+def add_batch_dim(tensor: object, dim: object, level: int) -> object:
+    """Make a tensor batched at a level of vmap."""
+    return torch._C._functorch._add_batch_dim(tensor, dim, level)
+
+
+def remove_batch_dim(tensor: object, level: int, size: object, dim: object) -> object:
+    """Give the plain tensor behind a batched one."""
+    return torch._C._functorch._remove_batch_dim(tensor, level, size, dim)
+
+
+def dynamo_source(placeholder: Any) -> Any:
+    """Give where Dynamo reads an input from, or None."""
+    return getattr(placeholder, "_dynamo_source", None)
+
+
+def dynamo_accepts(setting: str) -> bool:
+    """Tell whether this torch's `optimize` knows a keyword."""
+    return setting in inspect.signature(torch._dynamo.eval_frame._optimize).parameters
+
+
+def checkpoint_generator() -> Callable[..., object]:
+    """Give the generator that runs around a checkpointed call."""
+    return torch.utils.checkpoint._checkpoint_without_reentrant_generator
+
+
+def tables_of(module: nn.Module) -> tuple[dict[str, Any], ...]:
+    """Give the tables in which a module keeps tensors: parameters, buffers, attributes."""
+    return module._parameters, module._buffers, vars(module)
