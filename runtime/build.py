@@ -25,15 +25,27 @@ _loading = threading.Lock()
 
 
 def build(
-    program: Program, text: str, kernels: Mapping[str, MakeText], target: Target, *, threads: int = 1
+    program: Program,
+    text: str,
+    kernels: Mapping[str, MakeText],
+    target: Target,
+    *,
+    threads: int = 1,
+    use_cache: bool = True,
 ) -> NativeProgram:
     """Load a program and its kernels; text is made only for kernels that no cache has.
 
     A kernel's name must tell its code: equal names are equal code for one target and version of this package.
-    Raises IRError where LLVM refuses a text, LookupError where this torch lacks a function.
+    Without `use_cache` everything is compiled and nothing kept. Raises IRError where LLVM refuses a text, LookupError where this torch lacks a function.
     """
-    loaded = load_kernels(kernels, target, threads=threads)
-    object_ = _object("program", text, target, lambda: text, level=0)
+    if use_cache:
+        loaded = load_kernels(kernels, target, threads=threads)
+        object_ = _object("program", text, target, lambda: text, level=0)
+    else:
+        texts = [make() for make in kernels.values()]
+        alone = cpu.load(cpu.compile_all(texts, target, threads=threads))
+        loaded = dict.fromkeys(kernels, alone)
+        object_ = cpu.compile_text(text, target, 0)
     addresses = {name: loaded[name][name] for name in program.kernels}
     needs = tuple(set(loaded.values()))
     return NativeProgram(program, cpu.load([object_], {**external_symbols(), **addresses}, needs=needs))

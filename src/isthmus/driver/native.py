@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from importlib.metadata import version
+from collections.abc import Iterable
 
 from xdsl.dialects.func import FuncOp
 
@@ -14,12 +13,10 @@ from isthmus.codegen.llvm_text import Module
 from isthmus.dialects import kernel
 from isthmus.dialects.target import Target
 from isthmus.driver.artifacts import Record
-from isthmus.runtime import cache, cpu, library
-from isthmus.runtime.call import NativeProgram, external_symbols
+from isthmus.runtime import cpu, library
+from isthmus.runtime.build import build
+from isthmus.runtime.call import NativeProgram
 from isthmus.runtime.layout import native_facts
-
-EMITTER = "1"
-"""Changes whenever the same kernel gets other text; part of every cache key."""
 
 
 def make_native(
@@ -32,12 +29,10 @@ def make_native(
     kernels = kernels_of(func)
     text = program_text(program, native_facts())
     record.stage("emit", "llvm", lambda: "\n".join([text, *(kernel_text(k, target) for k in kernels.values())]))
-    objects = [_object(name, lambda k=k: kernel_text(k, target), target, use_cache) for name, k in kernels.items()]
-    objects.append(_object(text, lambda: text, target, use_cache))
+    texts = {name: (lambda k=k: kernel_text(k, target)) for name, k in kernels.items()}
+    made = build(program, text, texts, target, use_cache=use_cache)
     record.stage("compile", "asm", lambda: assembly_text(kernels.values(), target))
-    loaded = cpu.load(objects, external_symbols())
-    record.stage("load", None, None)
-    return NativeProgram(program, loaded)
+    return made
 
 
 def kernel_text(op: kernel.FusedOp, target: Target) -> str:
@@ -50,13 +45,3 @@ def kernel_text(op: kernel.FusedOp, target: Target) -> str:
 def assembly_text(kernels: Iterable[kernel.FusedOp], target: Target) -> str:
     """Give the machine code of kernels as assembly."""
     return "\n".join(cpu.assembly(kernel_text(k, target), target) for k in kernels)
-
-
-def _object(key: str, text: Callable[[], str], target: Target, use_cache: bool) -> bytes:
-    def make() -> bytes:
-        return cpu.compile_text(text(), target)
-
-    if not use_cache:
-        return make()
-    whole = cache.digest(key, EMITTER, target.cpu, target.features, version("llvmlite"), version("isthmus"))
-    return cache.current().get_or_make(whole, make)
