@@ -103,7 +103,7 @@ def test_calls_are_checked_against_the_schemas_of_the_module():
         ],
     )
     ir.verify(parse(show(module)))
-    with pytest.raises(ir.IRError, match="no schema of 'relu.default'"):
+    with pytest.raises(ir.IRError, match=r"no schema of 'relu.default'"):
         extra = aten.call("relu.default", [module_value(module)], [ir.Operand(0)], [aten.ref((4, 4), "f32")])
         block = ir.function(module, "main").body.block
         block.insert_op_before(extra, block.last_op)  # type: ignore[arg-type]
