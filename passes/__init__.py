@@ -22,6 +22,7 @@ PASSES: dict[str, str] = {
     "dce": "isthmus.passes.simplify.dce:DcePass",
     "form-fma": "isthmus.passes.simplify.form_fma:FormFmaPass",
     "partition": "isthmus.passes.partition.partition:PartitionPass",
+    "select-library": "isthmus.passes.fusion.select_library:SelectLibraryPass",
     "fuse": "isthmus.passes.fusion.fuse:FusePass",
     "schedule": "isthmus.passes.memory.schedule:SchedulePass",
     "plan-memory": "isthmus.passes.memory.plan_memory:PlanMemoryPass",
