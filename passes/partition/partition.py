@@ -32,6 +32,7 @@ from isthmus import ir
 from isthmus.diagnostics import IRError
 from isthmus.dialects.signature import Signature
 from isthmus.passes.partition.joint import Joint
+from isthmus.passes.partition.narrow import narrowed
 from isthmus.passes.partition.network import Plan, plan_default, plan_min_cut
 from isthmus.passes.partition.split import FORWARD, Halves, split
 from isthmus.passes.partition.verify import verify_halves
@@ -51,7 +52,7 @@ def plan_partition(func: FuncOp, strategy: str = "min-cut", budget: float = 1.0)
 
     `budget` is for the strategy `optimal`, see `optimal.plan_optimal`.
     """
-    joint = Joint.of(func)
+    joint = Joint.of(narrowed(func))
     if strategy == OPTIMAL:
         optimal = import_module("isthmus.passes.partition.optimal")  # scipy takes 0.1 s to import
         plan: Plan = optimal.plan_optimal(joint, budget)

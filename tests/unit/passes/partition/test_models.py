@@ -196,3 +196,19 @@ def test_backward_holds_less_than_with_everything_kept() -> None:
     cut, everything = measure(plan_min_cut(joint), 0.0), measure(plan_default(joint), 0.0)
     assert cut.saved < 0.6 * everything.saved
     assert cut.peak < 0.7 * everything.peak
+
+
+def test_the_positions_of_a_max_pool_are_kept_in_a_byte() -> None:
+    """Of 8 x 8 positions each fits; the copy that backward reads is widened again."""
+
+    def program(e: Emitter, x: SSAValue, w: SSAValue) -> SSAValue:
+        y = e.conv(x, w, (1, 1), (1, 1), (1, 1))
+        pooled, _ = e.max_pool(y, (2, 3), (2, 2), (2, 2), (0, 0), (0, 0), (1, 1))
+        return total(e, e.sin(pooled))
+
+    types = [f32(2, 3, 8, 8), f32(4, 3, 3, 3)]
+    size, _, halves = bytes_kept(types, [CONSTANT, PRIMAL], program)
+    places = 2 * 4 * 4 * 4
+    assert [ir.dtype_of(v) for v in halves.saved[1:]] == ["f32", "u8"]
+    assert size == places * (1 + 4)
+    assert halves.backward is not None
