@@ -5,7 +5,8 @@ Before:
 After:
     %o, %lse = prim.opaque %q, %k, %v {callee = "_scaled_dot_product_flash_attention_for_cpu.default", ...} : ...
 
-What is not taken (other dtypes, head sizes that differ, masks that want more) expands to elementary primitives.
+What is not taken (other dtypes, head sizes that differ, masks: NaN where one leaves a row nothing) expands to
+elementary primitives.
 """
 
 from __future__ import annotations
@@ -43,26 +44,19 @@ class SelectLibraryPass(ModulePass):
 
 
 def _attention(op: prim.AttentionOp) -> None:
-    if not _is_streamed(op.q, op.k, op.v):
+    if op.mask is not None or not _is_streamed(op.q, op.k, op.v):
         return
-    operands = ir.operands_of(op)
-    mask = Operand(3) if op.mask is not None else None
-    args = (Operand(0), Operand(1), Operand(2), 0.0, op.causal.data, mask, op.scale.data)
-    _replace(op, FORWARD, operands, args)
+    args = (Operand(0), Operand(1), Operand(2), 0.0, op.causal.data, None, op.scale.data)
+    _replace(op, FORWARD, ir.operands_of(op), args)
 
 
 def _attention_bwd(op: prim.AttentionBwdOp) -> None:
     """The library's backward forms Σ g·o itself, so it serves where delta is that sum and nothing else."""
     o = _summed_with(op.delta, op.g)
-    if o is None or not _is_streamed(op.q, op.k, op.v):
+    if o is None or op.mask is not None or not _is_streamed(op.q, op.k, op.v):
         return
-    operands: list[SSAValue] = [op.g, op.q, op.k, op.v, o, op.lse]
-    mask = None
-    if op.mask is not None:
-        operands.append(op.mask)
-        mask = Operand(6)
-    args = (*(Operand(i) for i in range(6)), 0.0, op.causal.data, mask, op.scale.data)
-    _replace(op, BACKWARD, operands, args)
+    args = (*(Operand(i) for i in range(6)), 0.0, op.causal.data, None, op.scale.data)
+    _replace(op, BACKWARD, (op.g, op.q, op.k, op.v, o, op.lse), args)
 
 
 def _is_streamed(q: SSAValue, k: SSAValue, v: SSAValue) -> bool:
