@@ -82,7 +82,9 @@ def _copy_back(mutation: Mutation, argument: Value, results: list[Tensor], sizes
         return
     with torch.set_grad_enabled(torch.is_grad_enabled() and not mutation.hidden):
         value = results[mutation.result]
-        if value is argument:  # written in place: only autograd has to be told
+        if value is argument and argument.requires_grad and torch.is_grad_enabled():
+            argument.copy_(argument.detach().clone())  # written in place by a constant: its history ends here
+        elif value is argument:  # written in place: only autograd has to be told
             torch.autograd.graph.increment_version(argument)
         else:
             argument.copy_(value)
