@@ -175,7 +175,8 @@ class NativeProgram:
             if status:
                 raise self._error(status, ctypes.c_int64(words[count + 1]).value, sizes)
             wanted = program.results if everything else program.results[: program.kept]
-            return [self._result(b, values, made, words, arena, sizes) for b in wanted]
+            taken: dict[int, Tensor] = {}
+            return [self._result(b, values, made, words, taken, arena, sizes) for b in wanted]
         finally:
             self._temporaries.give(temporary)
             for k in range(count):
@@ -188,6 +189,7 @@ class NativeProgram:
         arguments: Sequence[Value],
         made: Mapping[int, Tensor],
         words: ctypes.Array[ctypes.c_uint64],
+        taken: dict[int, Tensor],
         arena: Tensor | None,
         sizes: Mapping[str, int],
     ) -> Tensor:
@@ -197,8 +199,10 @@ class NativeProgram:
         if kind == "argument":
             return cast(Tensor, arguments[at])
         if kind == "handle":
-            handle, words[at] = words[at], 0
-            return handles.take(handle)
+            if at not in taken:  # a result can be handed over more than once
+                handle, words[at] = words[at], 0
+                taken[at] = handles.take(handle)
+            return taken[at]
         assert kind == "saved" and arena is not None
         return _typed(arena, at, buffer, sizes)
 
