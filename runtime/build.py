@@ -36,7 +36,8 @@ def build(
     """Load a program and its kernels; text is made only for kernels that no cache has.
 
     A kernel's name must tell its code: equal names are equal code for one target and version of this package.
-    Without `use_cache` everything is compiled and nothing kept. Raises IRError where LLVM refuses a text, LookupError where this torch lacks a function.
+    Without `use_cache` everything is compiled and nothing kept. Raises IRError where LLVM refuses a text, LookupError
+    where this torch lacks a function.
     """
     if use_cache:
         loaded = load_kernels(kernels, target, threads=threads)

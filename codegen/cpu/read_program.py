@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
+from weakref import WeakKeyDictionary
 
 from xdsl.dialects.builtin import IntegerAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -209,7 +210,7 @@ class _Reader:
             checks = tuple((_number(c.dim), cast(Dim, c.bound.data)) for c in kernel.checks(op))
         self._steps.append(
             KernelCall(
-                symbol=f"kernel_{kernel.key(op)}",
+                symbol=_name(op),
                 buffers=(*operands, *results),
                 reads=len(operands),
                 symbols=op.symbols_,
@@ -313,6 +314,17 @@ def _slice(buffer: Buffer, turn: Dim) -> Buffer:
     return replace(buffer, shape=buffer.shape[1:], strides=buffer.strides[1:], offset=offset)
 
 
+_names: WeakKeyDictionary[kernel.FusedOp, str] = WeakKeyDictionary()
+
+
+def _name(op: kernel.FusedOp) -> str:
+    """The name of a kernel's function, which tells its code; a planned kernel does not change any more."""
+    name = _names.get(op)
+    if name is None:
+        name = _names[op] = f"kernel_{kernel.key(op)}"
+    return name
+
+
 def _viewed(buffer: Buffer, view: LiteralValue) -> Buffer:
     """What a callee sees of a buffer."""
     if view is None:
@@ -340,5 +352,5 @@ def kernels_of(func: FuncOp) -> dict[str, kernel.FusedOp]:
     found: dict[str, kernel.FusedOp] = {}
     for op in kernel.launches(func):
         if isinstance(op, kernel.FusedOp):
-            found.setdefault(f"kernel_{kernel.key(op)}", op)
+            found.setdefault(_name(op), op)
     return found

@@ -1,21 +1,59 @@
 """Runs of kernels between library calls: one parallel region each, whose threads take partitions from counters.
 
-A region is a list of groups with a barrier between them. A group is one kernel cut into partitions, or several kernels
-that are not cut and run on whichever thread comes first. Which thread runs what changes no result.
+A region is a list of groups, with a barrier before one that touches what a group before it writes. A group is one
+kernel cut into partitions, or several kernels that are not cut and run on whichever thread comes first. Which thread
+runs what changes no result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
+from isthmus import ir
 from isthmus.codegen.cpu.frame import Frame
 from isthmus.codegen.cpu.sizes import is_one
 from isthmus.codegen.llvm_text import I32, I64, PTR, Function, Value
-from isthmus.dialects.program import KernelCall
+from isthmus.dialects.program import Buffer, KernelCall
 
 LINE = 8
 """Words of a cache line: counters that threads write lie on lines of their own."""
+
+
+def conflict(first: KernelCall, second: KernelCall) -> bool:
+    """Whether two kernels may not run at once: one writes memory that the other touches."""
+    return any(
+        _overlap(a, b)
+        for k, a in enumerate(first.buffers)
+        for n, b in enumerate(second.buffers)
+        if k >= first.reads or n >= second.reads
+    )
+
+
+def _overlap(a: Buffer, b: Buffer) -> bool:
+    """Whether two views may share memory; arguments may share it with each other, unknown sizes are anywhere."""
+    if a.place.kind != b.place.kind:
+        return False
+    if a.place.kind == "argument":
+        return True
+    if a.place.kind in ("output", "handle"):
+        return a.place.at == b.place.at
+    here, there = _span(a), _span(b)
+    return here is None or there is None or (here[0] < there[1] and there[0] < here[1])
+
+
+def _span(buffer: Buffer) -> tuple[int, int] | None:
+    """First byte and the one after the last; None where sizes are not known."""
+    numbers = (buffer.place.at, buffer.offset, *buffer.shape, *buffer.strides)
+    if not all(isinstance(n, int) for n in numbers):
+        return None
+    at, offset, *rest = cast("tuple[int, ...]", numbers)
+    shape, strides = rest[: len(buffer.shape)], rest[len(buffer.shape) :]
+    size = ir.itemsize(buffer.dtype)
+    begin = at + offset * size
+    reach = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    return begin, begin + (reach * size if 0 not in shape else 0)
 
 
 class KernelFrame:
@@ -160,9 +198,13 @@ def _emit_region(frame: Frame, name: str, groups: Sequence[Group], counters: Seq
     """The function that every thread of the region runs."""
     f = Function(frame.module, name, [("words", PTR)], linkage="internal")
     (words,) = f.arguments
-    for k, (group, counter) in enumerate(zip(groups, counters, strict=True)):
-        if k:
+    running: list[KernelCall] = []  # since the last barrier
+    for group, counter in zip(groups, counters, strict=True):
+        kernels = [p.kernel for p in group]
+        if any(conflict(a, b) for a in running for b in kernels):
             f.call_void("GOMP_barrier")
+            running.clear()
+        running += kernels
         cut = _is_cut(group)
         head, body, leave = f.label("take"), f.label("run"), f.label("taken")
         total = _count(f, words, group[0]) if cut else f.const(1, I64)
