@@ -83,8 +83,5 @@ def assembly(text: str, target: Target) -> str:
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
     manager = llvm.create_new_module_pass_manager()
     manager.add_sroa_pass()
-    manager.add_instruction_combine_pass()
-    manager.add_simplify_cfg_pass()
-    manager.add_new_gvn_pass()
     manager.run(module, builder)
     return machine.emit_assembly(module)

@@ -123,10 +123,7 @@ def _optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine, level: int) -
     builder = llvm.create_pass_builder(machine, tuning)
     if level == 1:
         manager = llvm.create_new_module_pass_manager()
-        manager.add_sroa_pass()
-        manager.add_instruction_combine_pass()
-        manager.add_simplify_cfg_pass()
-        manager.add_new_gvn_pass()
+        manager.add_sroa_pass()  # more passes cost time and gain nothing: the emitter folds and shares
     else:
         tuning.loop_vectorization = tuning.slp_vectorization = True
         manager = builder.getModulePassManager()
