@@ -89,7 +89,7 @@ class DynamoBackend:
         self.log.graphs.append(entry)
         self._note_break(graph)
         try:
-            captured = import_graph(graph, example_inputs, name=entry.name)
+            captured = _imported(graph, example_inputs, entry)
             entry.captured = captured
             compiled = self.compile_captured(captured)
             check = overlap.check_of(captured, example_inputs)
@@ -107,6 +107,16 @@ class DynamoBackend:
         frames = [f for f in reason.user_stack if not is_library(f.filename)] or list(reason.user_stack)
         place = SourceLocation(frames[-1].filename, frames[-1].lineno or 0) if frames else None
         self.log.breaks.append(GraphBreak(str(reason.reason).splitlines()[0], place))
+
+
+def _imported(graph: fx.GraphModule, example_inputs: Sequence[object], entry: CapturedGraph) -> Captured:
+    try:
+        return import_graph(graph, example_inputs, name=entry.name)
+    except CompileError:
+        raise
+    except Exception as error:  # torch's own run of the graph worked: what fails here is the import
+        what = f"importing the graph failed: {type(error).__name__}: {error}"
+        raise UnsupportedError(what.splitlines()[0], location=entry.location) from error
 
 
 def _positional(compiled: Compiled) -> Callable[..., Sequence[object]]:

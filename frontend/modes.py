@@ -7,16 +7,20 @@ from contextlib import contextmanager
 
 import torch
 
+from isthmus.frontend.torch_private import leave_transforms, transform_depth
+
 
 @contextmanager
 def restored_modes() -> Generator[None]:
-    """Keep grad mode and autocast as they were, whatever the program leaves behind."""
+    """Keep grad mode, autocast and torch.func's levels as they were, whatever the program leaves behind."""
     grad = torch.is_grad_enabled()
+    depth = transform_depth()
     devices = ("cpu", "cuda")
     autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]
     try:
         yield
     finally:
+        leave_transforms(depth)
         torch.set_grad_enabled(grad)
         for device, enabled, dtype in autocast:
             torch.set_autocast_enabled(device, enabled)

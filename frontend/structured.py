@@ -54,6 +54,15 @@ def _exit_inference_mode(call: Call) -> object:
     return None
 
 
+def _forward_mode(call: Call) -> object:
+    raise UnsupportedError("forward-mode differentiation has no compiled form here", cure="use isthmus.jvp")
+
+
+def _data_attribute(call: Call) -> object:
+    """x.data: the same memory without history."""
+    return torch.ops.aten.detach.default(cast(torch.Tensor, call.args[0]))
+
+
 def _first(call: Call) -> object:
     return call.args[0]
 
@@ -99,6 +108,9 @@ HANDLERS: dict[str, Handler] = {
     "torch._functorch.predispatch._unwrap_for_grad": _first,
     "torch._C._functorch._unwrap_for_grad": _first,
     "torch._functorch.eager_transforms._set_tensor_requires_grad": _first,
+    "torch._C._functorch._jvp_increment_nesting": _forward_mode,
+    "torch._functorch.predispatch._enter_dual_level": _forward_mode,
+    "torch._C._autograd._get_data_attr": _data_attribute,
     "torch._C._functorch._grad_increment_nesting": _enter_grad_level,
     "torch._C._functorch._grad_decrement_nesting": _exit_grad_level,
     "torch._functorch.predispatch._add_batch_dim": _add_batch_dim,

@@ -91,6 +91,17 @@ def remove_batch_dim(tensor: object, level: int, size: object, dim: object) -> o
     return torch._C._functorch._remove_batch_dim(tensor, level, size, dim)
 
 
+def transform_depth() -> int:
+    """Give how many transforms of torch.func are entered."""
+    return len(torch._C._functorch.get_interpreter_stack() or ())
+
+
+def leave_transforms(depth: int) -> None:
+    """Leave transforms until only so many are entered."""
+    if transform_depth() > depth:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+
+
 def dynamo_source(placeholder: Any) -> Any:
     """Give where Dynamo reads an input from, or None."""
     return getattr(placeholder, "_dynamo_source", None)
