@@ -83,20 +83,24 @@ def train(
 
 
 def saved_bytes(compiled: Callable[..., Tensor], model: nn.Module, batch: Batch) -> int:
-    """Count what the tape holds after a forward: each storage once, without parameters, buffers and the batch."""
+    """Count what the tape holds after a forward: each byte once, without parameters, buffers and the batch."""
     alive = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers(), *batch)}
-    held: dict[int, int] = {}
+    held: list[tuple[int, int]] = []  # first byte and the byte behind the last, as addresses
 
     def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in alive:
-            held[storage.data_ptr()] = max(held.get(storage.data_ptr(), 0), tensor.nbytes)
+        if tensor.untyped_storage().data_ptr() not in alive and tensor.numel():
+            reach = sum((n - 1) * abs(step) for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+            held.append((tensor.data_ptr(), tensor.data_ptr() + reach * tensor.element_size()))
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         loss = compiled(*batch)
     del loss
-    return sum(held.values())
+    total, counted = 0, 0
+    for start, end in sorted(held):
+        total += max(0, end - max(start, counted))
+        counted = max(counted, end)
+    return total
 
 
 def memory_of_step(
