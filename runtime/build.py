@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import pickle
+import struct
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -16,6 +18,7 @@ from isthmus.dialects.target import Target
 from isthmus.runtime import cache, cpu
 from isthmus.runtime.call import NativeProgram, external_symbols
 from isthmus.runtime.cpu import Loaded
+from isthmus.runtime.stored import dump, restore
 
 MakeText = Callable[[], str]
 
@@ -50,6 +53,34 @@ def build(
     addresses = {name: loaded[name][name] for name in program.kernels}
     needs = tuple(set(loaded.values()))
     return NativeProgram(program, cpu.load([object_], {**external_symbols(), **addresses}, needs=needs))
+
+
+def store(key: str, program: Program, text: str, target: Target, more: object = None) -> None:
+    """Keep a whole program under a key that says what it was compiled from; its kernels are kept already.
+
+    `more` is whatever else the caller needs to use the program again, made of this package's dataclasses.
+    """
+    sections = {"program": dump(program), "text": text.encode(), "more": dump(more)}
+    cache.current().put(cache.digest("stored", key, *versions(target)), cache.pack(sections))
+
+
+def stored(key: str, target: Target) -> tuple[NativeProgram, object] | None:
+    """Load what `store` kept, and `more`; None where it, or one of its kernels, is not there."""
+    entry = cache.current().get(cache.digest("stored", key, *versions(target)))
+    if entry is None:
+        return None
+    try:
+        sections = cache.unpack(entry)
+        program, more = restore(sections["program"]), restore(sections["more"])
+        assert isinstance(program, Program)
+
+        def missing() -> str:
+            raise KeyError("a kernel is no longer kept")
+
+        kernels = dict.fromkeys(program.kernels, missing)
+        return build(program, sections["text"].decode(), kernels, target), more
+    except (KeyError, AssertionError, pickle.UnpicklingError, AttributeError, EOFError, struct.error):
+        return None
 
 
 def load_kernels(kernels: Mapping[str, MakeText], target: Target, *, threads: int = 1) -> dict[str, Loaded]:

@@ -7,6 +7,8 @@ import threading
 import timeit
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
 
 import pytest
 import torch
@@ -14,7 +16,10 @@ from torch import Tensor
 
 from isthmus.diagnostics import IRError, UnsupportedError
 from isthmus.dialects.native_facts import NativeFacts
+from isthmus.runtime.autograd import TapeNode
+from isthmus.runtime.boundary import CompiledFunction
 from isthmus.runtime.call import NativeProgram
+from isthmus.runtime.convention import Convention, Mutation, Source, UserOutput, Value
 from isthmus.runtime.layout import native_facts
 
 Native = Callable[..., NativeProgram]
@@ -549,3 +554,55 @@ func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
   func.return %y : tensor<2xf32>
 }
 """)
+
+
+def test_result_written_in_place_on_the_tape(native: Native) -> None:
+    """Running statistics, and an argument that gets a history."""
+    text = """
+func.func @main(%x: tensor<4xf32>, %m: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32> {isthmus.mutated = 1}) {
+  %y, %z = kernel.fused %x, %m {sizes = [4], classes = ["parallel"], places = [["output", 0], ["argument", 1]]} ({
+    %a = kernel.load {operand = 0, map = [d0]} : f32
+    %b = kernel.load {operand = 1, map = [d0]} : f32
+    %c = prim.add %a, %b : f32
+    %d = prim.add %a, %a : f32
+    kernel.store %d {result = 0, map = [d0]}
+    kernel.store %c {result = 1, map = [d0]}
+  }) : tensor<4xf32>, tensor<4xf32>
+  func.return %y, %z : tensor<4xf32>, tensor<4xf32>
+}
+"""
+    forward = native(text)
+    hidden = Convention(
+        2,
+        2,
+        (UserOutput("value", 0),),
+        mutations=(Mutation(1, 1, hidden=True),),
+        differentiable=(0,),
+        backward=(Source("tangent", 0),),
+        gradients=(0,),
+    )
+    x, m = torch.randn(4, requires_grad=True), torch.zeros(4)
+    version = m._version
+    node = TapeNode(hidden, forward, lambda: lambda a: [2 * cast(Tensor, a[0])])
+    (y,) = CompiledFunction(hidden, node)([x, m])
+    assert torch.equal(m, x.detach()) and m._version > version and not m.requires_grad
+    assert isinstance(y, Tensor)
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.full((4,), 2.0))
+    visible = replace(
+        hidden,
+        mutations=(Mutation(1, 1),),
+        differentiable=(0, 1),
+        backward=(Source("tangent", 0), Source("tangent", 1)),
+        gradients=(0, 1),
+    )
+
+    def backward(arguments: list[Value]) -> list[Tensor]:
+        t, u = (cast(Tensor, a) for a in arguments)
+        return [2 * t + u, u]
+
+    leaf = torch.zeros(4, requires_grad=True)
+    m = leaf * 1
+    (y,) = CompiledFunction(visible, TapeNode(visible, forward, lambda: backward))([x, m])
+    assert torch.equal(m.detach(), x.detach()) and isinstance(y, Tensor)
+    gx, gl = torch.autograd.grad((y + 3 * m).sum(), [x, leaf])
+    assert torch.equal(gx, torch.full((4,), 5.0)) and torch.equal(gl, torch.full((4,), 3.0))
