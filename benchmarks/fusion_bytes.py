@@ -136,20 +136,24 @@ CASES = {
 
 
 def moved(func: FuncOp) -> tuple[int, int, int, float]:
-    """Give kernels, distinct kernels, library calls, and megabytes that kernels move: what each buffer's map touches."""
+    """Give kernels, distinct kernels, library calls, and megabytes that kernels move, each buffer as its maps touch it."""
     kernels = [op for op in kernel.launches(func) if isinstance(op, kernel.FusedOp)]
     externs = sum(isinstance(op, kernel.ExternOp) for op in kernel.launches(func))
-    total = 0
-    for op in kernels:
-        touched: dict[object, int] = {}
-        for access in op.block.ops:
-            if isinstance(access, kernel.LoadOp):
-                points = cost.product(tuple(op.sizes_[d] for d in kernel.varying(op)[access.y]))
-                source = op.inputs[access.operand.data]
-                touched[source] = touched.get(source, 0) + cost.numeric(points) * ir.itemsize(ir.dtype_of(source))
-        total += sum(min(n, cost.numeric(ir.nbytes(v))) for v, n in touched.items())
-        total += sum(cost.numeric(ir.nbytes(r)) for r in op.results)
+    total = sum(moved_op(op) for op in kernels)
     return len(kernels), len({kernel.key(op) for op in kernels}), externs, total / 1e6
+
+
+def moved_op(op: kernel.FusedOp) -> int:
+    """Give the bytes that one kernel moves."""
+    touched: dict[object, int] = {}
+    varying = kernel.varying(op)
+    for access in op.block.ops:
+        if isinstance(access, kernel.LoadOp):
+            points = cost.product(tuple(op.sizes_[d] for d in varying[access.y]))
+            source = op.inputs[access.operand.data]
+            touched[source] = touched.get(source, 0) + cost.numeric(points) * ir.itemsize(ir.dtype_of(source))
+    read = sum(min(n, cost.numeric(ir.nbytes(v))) for v, n in touched.items())
+    return read + sum(cost.numeric(ir.nbytes(r)) for r in op.results)
 
 
 def kernels_of(
