@@ -228,8 +228,10 @@ class _BelowFromSaved(BelowAutograd):
 
 
 def _gradients(name: str, outs: list[Tensor], ins: list[Tensor], seeds: list[Tensor]) -> list[Tensor]:
-    given = cast("tuple[Tensor | None, ...]", torch.autograd.grad(outs, ins, seeds, allow_unused=True))
-    return [torch.zeros_like(t) if g is None else g for g, t in zip(given, ins, strict=True)]
+    """The formulas that can be differentiated again (create_graph); as values of their own, never views of others."""
+    given = torch.autograd.grad(outs, ins, seeds, create_graph=True, allow_unused=True)
+    gradients = cast("tuple[Tensor | None, ...]", given)
+    return [torch.zeros_like(t) if g is None else g.clone() for g, t in zip(gradients, ins, strict=True)]
 
 
 def _module(recorder: Recorder, values: Sequence[SSAValue], *, may_draw: bool) -> ModuleOp:

@@ -34,7 +34,7 @@ def finish(
 
     `known` describes tensors that the program reached by itself, by their ids.
     """
-    returned, user_outputs = _returned(recorder, outputs)
+    returned, user_outputs = _returned(recorder, fakes, outputs)
     arguments = list(recorder.root.block.args)
     constants = [
         (known or {}).get(id(t), Input(f"constant {i}", "constant", t.requires_grad))
@@ -70,13 +70,19 @@ def finish(
     return Captured(module, everything, tuple(recorder.constants), name, recorder.location)
 
 
-def _returned(recorder: Recorder, outputs: Sequence[object]) -> tuple[list[SSAValue], list[tuple[LiteralValue, ...]]]:
+def _returned(
+    recorder: Recorder, fakes: Sequence[object], outputs: Sequence[object]
+) -> tuple[list[SSAValue], list[tuple[LiteralValue, ...]]]:
     """Give the values to return, each once, and the user's output list in terms of them."""
+    arguments = {id(f): a for f, a in zip(fakes, recorder.root.block.args, strict=False)}
     returned: list[SSAValue] = []
     listed: list[tuple[LiteralValue, ...]] = []
     for output in outputs:
         if isinstance(output, Tensor):
             value = recorder.value_of(output)
+            argument = arguments.get(id(output))
+            if argument is not None and argument.type is value.type:
+                value = argument  # written in place perhaps, still the caller's own tensor
             if value not in returned:
                 returned.append(value)
             listed.append(("value", returned.index(value)))

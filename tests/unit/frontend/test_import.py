@@ -192,6 +192,18 @@ def test_inputs_are_written_and_outputs_alias(captures):
     check(captures, f, square(), square(True))
 
 
+def test_an_input_that_comes_back_is_the_argument_itself(captures):
+    def f(x):
+        x.mul_(2)
+        return x, nn.functional.dropout3d(x, p=0.0, training=True, inplace=True)
+
+    x = torch.ones(2, 2, 2, 2)
+    first, second = compile_with_dynamo(f, captures, fullgraph=True)(x)
+    assert first is x and second is x
+    func = ir.function(captures.all[0].module, "main")
+    assert list(func.body.block.last_op.operands) == [ir.block_arguments(func)[0]]
+
+
 @pytest.mark.row("T25")
 def test_metadata_of_an_input_changes(captures):
     def f(x):
