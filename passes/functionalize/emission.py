@@ -110,21 +110,30 @@ class Emission:
         new = self.stopped(new)
         if old not in self.active:
             return new
-        forward, backward = Block(arg_types=[old.type, new.type]), Block(arg_types=[new.type])
-        forward.add_op(ir.create_op(autodiff.YieldOp, [forward.args[1]], []))
+        result = self._passing([old, new])
+        self._data[result] = new
+        return result
+
+    def apart(self, value: SSAValue) -> SSAValue:
+        """Give the value as one of its own, which gradients flow through: no equal value is ever taken for it."""
+        return self._passing([value])
+
+    def _passing(self, values: Sequence[SSAValue]) -> SSAValue:
+        """Give the last of the values, with the derivative of the first."""
+        types = [v.type for v in values]
+        forward, backward = Block(arg_types=types), Block(arg_types=types[-1:])
+        forward.add_op(ir.create_op(autodiff.YieldOp, [forward.args[-1]], []))
         backward.add_op(ir.create_op(autodiff.YieldOp, [backward.args[0]], []))
-        properties = {"saved": Literal.of(0), "gradients": Literal.of((0, -1))}
+        gradients = (0, *(-1 for _ in values[1:]))
         op = ir.create_op(
             autodiff.CustomOp,
-            [old, new],
-            [new.type],
-            properties,
+            values,
+            types[-1:],
+            {"saved": Literal.of(0), "gradients": Literal.of(gradients)},
             location=self.location,
             regions=[Region(forward), Region(backward)],
         )
-        (result,) = self.add(op, own=True)
-        self._data[result] = new
-        return result
+        return self.add(op, own=True)[0]
 
     def drop_unused(self) -> None:
         """Erase what was made of its own accord and is not used."""

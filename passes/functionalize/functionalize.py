@@ -30,6 +30,7 @@ from isthmus import ir
 from isthmus.dialects import aten, autodiff
 from isthmus.dialects.schema import Schema, parse_schema
 from isthmus.dialects.signature import Signature
+from isthmus.passes.functionalize import regions as _regions  # noqa: F401  # pyright: ignore[reportUnusedImport] (fills the table of rewrites)
 from isthmus.passes.functionalize.arguments import enter_arguments
 from isthmus.passes.functionalize.emission import SCHEMAS, Emission
 from isthmus.passes.functionalize.outputs import Outputs

@@ -58,10 +58,13 @@ class Program:
         if captured not in self.asked:
             return
         value = storage.read(self.e, reference)
-        if reference.stops:  # a new leaf: what flows into it must not flow into what it was detached from
-            value = reference.value = reference.history = self.e.leaf(value)
-        if is_differentiable(value):
-            self.e.active.add(value)
+        if not is_differentiable(value):
+            return
+        if reference.argument is None:  # what flows into it must not flow into an equal value, nor the other way round
+            value = self.e.apart(self.e.leaf(value) if reference.stops else value)
+            reference.value = value
+            reference.history = value if reference.stops else None
+        self.e.active.add(value)
 
     def define_fresh(self, captured: SSAValue, value: SSAValue) -> None:
         """Say that a captured value is a new storage with this value."""

@@ -77,10 +77,17 @@ class Reference:
     """Whether any of these writes was one that autograd sees."""
     by_geometry: bool = field(init=False)
     """Whether a write must go by the memory's geometry: some view between it and its base has no inverse."""
+    distinct: bool = field(init=False)
+    """Whether different indices are surely different elements: views that have an inverse keep that."""
 
     def __post_init__(self) -> None:
-        unknown = self.parent is not None and self.link is None
-        self.by_geometry = unknown or (not self.is_base and self.parent is not None and self.parent.by_geometry)
+        parent = self.parent
+        unknown = parent is not None and self.link is None
+        self.by_geometry = unknown or (not self.is_base and parent is not None and parent.by_geometry)
+        if parent is None or unknown:
+            self.distinct = geometry.injective(self.facts) is True
+        else:
+            self.distinct = parent.distinct
 
     @property
     def facts(self) -> RefFacts:
@@ -255,11 +262,8 @@ def _require_writable(reference: Reference, uniform: bool) -> None:
     if geometry.repeats(reference.facts):
         if not uniform:
             raise RefusedError(OVERLAP)
-    elif geometry.injective(reference.facts) is not True:
+    elif not reference.distinct or not base_of(reference).distinct:
         raise UnsupportedError(_ORDER_DECIDES, cure="clone() the tensor before it is written")
-    whole = base_of(reference)
-    if whole is not reference and geometry.injective(whole.facts) is not True:
-        raise UnsupportedError(_ORDER_DECIDES, cure="clone() the tensor before it is viewed and written")
 
 
 def require_no_partial_overlap(written: Reference, operands: Sequence[Reference]) -> None:

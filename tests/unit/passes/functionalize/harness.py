@@ -68,7 +68,7 @@ class Functional:
         recorded = any(a.wants_gradient for a in Signature.of(self.func).arguments)
 
         def run(given: list[Tensor]) -> list[Tensor]:
-            taken = {a.untyped_storage().data_ptr() for a in given}
+            taken = {a.untyped_storage().data_ptr() for a in given if isinstance(a, Tensor)}
             results = []
             with torch.set_grad_enabled(recorded):
                 made = execute(given)
@@ -83,7 +83,11 @@ class Functional:
 
 def functional(function: Function, arguments: Sequence[Tensor]) -> Functional:
     """Capture a function and make it functional."""
-    captured = capture(function, arguments)
+    return functionalized(capture(function, arguments))
+
+
+def functionalized(captured: Captured) -> Functional:
+    """Make a captured program functional."""
     module = captured.module.clone()
     ir.verify(captured.module)
     FunctionalizePass().apply(new_context(), module)
