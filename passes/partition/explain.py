@@ -75,9 +75,9 @@ class Explanation:
         return "\n".join([*parts, *_aligned(rows_again)] if self.recomputed else parts)
 
 
-def explain_partition(func: FuncOp, strategy: str = "min-cut") -> Explanation:
+def explain_partition(func: FuncOp, strategy: str = "min-cut", budget: float = 1.0) -> Explanation:
     """Say what the partition of a joint function keeps and why; the function stays as it is."""
-    plan, halves = plan_partition(func, strategy)
+    plan, halves = plan_partition(func, strategy, budget)
     return explain(plan, halves, strategy)
 
 

@@ -17,11 +17,11 @@ from xdsl.dialects.builtin import ModuleOp
 from isthmus import ir
 from isthmus.dialects import aten, kernel, prim
 from isthmus.driver.api import compile_in
+from isthmus.driver.lowering import explain_cut
 from isthmus.driver.options import Options
 from isthmus.driver.session import Program, Session
 from isthmus.frontend.capture_dynamo import CaptureLog
 from isthmus.passes.partition.explain import Explanation as Cut
-from isthmus.passes.partition.explain import explain_partition
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _graph(program: Program) -> GraphReport:
     fallbacks = Counter(str(op.callee.data) for op in ops if isinstance(op, prim.OpaqueOp))
     cut = None
     if "joint" in stages:
-        cut = explain_partition(ir.function(stages["joint"], "joint"), program.lowering.options.strategy)
+        cut = explain_cut(stages["joint"], program.lowering.options)
     return GraphReport(
         program.captured.name,
         str(program.captured.location or ""),

@@ -26,8 +26,8 @@ from isthmus.driver.conventions import convention_of, require_known_sizes, retur
 from isthmus.driver.native import make_native
 from isthmus.driver.options import Options
 from isthmus.driver.verify import Verifier
-from isthmus.passes.partition.explain import explain_partition
-from isthmus.passes.pipelines import KERNELS, PassFailure, module_text, parse_pass, pass_text
+from isthmus.passes.partition.explain import Explanation, explain_partition
+from isthmus.passes.pipelines import KERNELS, PassFailure, module_text, parse_pass, pass_text, run_passes
 from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.call import NativeProgram
 from isthmus.runtime.convention import Executable, Value
@@ -71,14 +71,14 @@ class Lowering:
             return self._inference_node(prim)
         halves = joint.clone()
         self.run(halves, "end-differentiation", None)
-        self.run(halves, f"partition{{strategy={self.options.strategy}}}", None)
+        strategy, budget = self.options.cut
+        self.run(halves, f"partition{{strategy={strategy} budget={budget}}}", None)
         forward, backward = only(halves, "forward"), only(halves, "backward")
         self.record.stage(forward_name, "forward", forward)
         self.record.stage(forward_name.replace("forward", "backward"), "backward", backward)
         for name, stage in (("joint", joint), ("forward", forward), ("backward", backward)):
             self.stages.setdefault(name, stage)
-        strategy = self.options.strategy
-        log("saved", lambda: explain_partition(ir.function(joint, "joint"), strategy).table(), self.record.graph)
+        log("saved", lambda: explain_cut(joint, self.options).table(), self.record.graph)
         convention = convention_of(ir.function(forward, "forward"), ir.function(backward, "backward"))
         run_forward = self.executable(forward, "forward")
         return TapeNode(
@@ -185,6 +185,13 @@ class Lazily:
 def only(module: ModuleOp, name: str) -> ModuleOp:
     """Give a new module with a copy of one function and the module's attributes."""
     return ModuleOp([ir.function(module, name).clone()], dict(module.attributes))
+
+
+def explain_cut(joint: ModuleOp, options: Options) -> Explanation:
+    """Say what the partition of a joint program keeps, and why."""
+    ended = joint.clone()
+    run_passes(new_context(), ended, ["end-differentiation"])
+    return explain_partition(ir.function(ended, "joint"), *options.cut)
 
 
 def gradient_function(joint: ModuleOp) -> ModuleOp:

@@ -22,17 +22,20 @@ MODES: dict[str, Mapping[str, object]] = {
 class Options:
     """Options of one compilation.
 
-    `backend`: one of BACKENDS. `strategy`: how forward and backward are cut: min-cut (fewest bytes saved) or default
-    (save what backward reads). `verify`: "none", "once" (the joint program), "each-pass" (run the program on the
-    call's own inputs after every pass and name the first that changes a result). `higher_order`: keep what second
-    derivatives need from the first call on. `fallback_random`: torch's own random streams (not compiled).
-    `decompositions`: "default", or "none" to keep every operator a library call. `cache`: use the disk cache.
+    `backend`: one of BACKENDS. `strategy`: how forward and backward are cut: min-cut (fewest bytes saved), default
+    (save what backward reads) or optimal (recompute as little as `memory_budget` allows: the most bytes that backward
+    holds at once, or up to 1 a fraction of what it holds with min-cut; a budget implies the strategy). `verify`:
+    "none", "once" (the joint program), "each-pass" (run the program on the call's own inputs after every pass and name
+    the first that changes a result). `higher_order`: keep what second derivatives need from the first call on.
+    `fallback_random`: torch's own random streams (not compiled). `decompositions`: "default", or "none" to keep every
+    operator a library call. `cache`: use the disk cache.
     """
 
     backend: str = "native"
     fullgraph: bool = False
     dynamic: bool | None = None
     strategy: str = "min-cut"
+    memory_budget: float | None = None
     verify: str = "none"
     math: str = "strict"
     higher_order: bool = False
@@ -46,6 +49,15 @@ class Options:
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name}={value!r} is none of {', '.join(map(repr, allowed))}")
+        if self.memory_budget is not None and self.memory_budget < 0:
+            raise ValueError(f"memory_budget={self.memory_budget!r} is negative")
+
+    @property
+    def cut(self) -> tuple[str, float]:
+        """The strategy of the partition and its budget."""
+        if self.memory_budget is None:
+            return self.strategy, 1.0
+        return "optimal", float(self.memory_budget)
 
     def with_settings(self, mode: str | None, settings: Mapping[str, object] | None) -> Options:
         """Add a mode and an options dictionary; ValueError on unknown ones, naming those that exist."""
@@ -61,7 +73,7 @@ class Options:
 
 _ALLOWED: dict[str, tuple[object, ...]] = {
     "backend": BACKENDS,
-    "strategy": ("min-cut", "default"),
+    "strategy": ("min-cut", "default", "optimal"),
     "verify": ("none", "once", "each-pass"),
     "math": ("strict",),
     "decompositions": ("default", "none"),
