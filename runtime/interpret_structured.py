@@ -100,7 +100,7 @@ def attention(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequenc
     dtype = torch_dtype(op.results[0].type)
     scores = _scores(op, q, k, mask[0] if mask else None)
     lse = torch.logsumexp(scores, -1) if k.shape[2] else scores.new_full(scores.shape[:-1], float("-inf"))
-    return (_probabilities(scores, lse) @ v).to(dtype), lse.to(dtype)
+    return (_probabilities(scores, lse) @ v).to(dtype), lse
 
 
 @evaluates(prim.AttentionBwdOp)

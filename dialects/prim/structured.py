@@ -101,6 +101,12 @@ class CrossEntropyOp(StructuredOp):
         return (row, row)
 
 
+def _log_sums(q: ir.Attribute) -> ir.Attribute:
+    """The type of log-sums per query: float32 for narrower floats, whose digits an exponential would magnify."""
+    dtype = ir.dtype_of(q)
+    return ir.tensor(ir.shape_of(q)[:3], "f32" if dtype in ("f16", "bf16") else dtype)
+
+
 def _require_attention(q: ir.Attribute, k: ir.Attribute, v: ir.Attribute) -> None:
     sq, sk, sv = ir.shape_of(q), ir.shape_of(k), ir.shape_of(v)
     _require_float(q)
@@ -114,8 +120,8 @@ def _require_attention(q: ir.Attribute, k: ir.Attribute, v: ir.Attribute) -> Non
 class AttentionOp(StructuredOp):
     """o = softmax(scale·q kᵀ + mask) v, lse = ln Σ exp(scale·q kᵀ + mask); causal: key position ≤ query position.
 
-    q [B, H, L, E], k [B, H, S, E], v [B, H, S, D], mask [B, H, L, S] or absent; o [B, H, L, D], lse [B, H, L].
-    A row without any allowed key gives 0.
+    q [B, H, L, E], k [B, H, S, E], v [B, H, S, D], mask [B, H, L, S] or absent; o [B, H, L, D], lse [B, H, L],
+    which is float32 for narrower floats. A row without any allowed key gives 0.
     """
 
     name = "prim.attention"
@@ -137,7 +143,7 @@ class AttentionOp(StructuredOp):
         if len(types) == 4:
             wanted = ir.tensor((*sq[:3], sk[2]), ir.dtype_of(q))
             require(types[3] == wanted, lambda: f"the mask must be {wanted}, not {types[3]}")
-        return (ir.tensor((*sq[:3], sv[3]), ir.dtype_of(q)), ir.tensor(sq[:3], ir.dtype_of(q)))
+        return (ir.tensor((*sq[:3], sv[3]), ir.dtype_of(q)), _log_sums(q))
 
 
 @prim_op
@@ -163,7 +169,7 @@ class AttentionBwdOp(StructuredOp):
     def infer(cls, types: Types, literals: Literals) -> Types:
         g, q, k, v, delta, lse = types[:6]
         _require_attention(q, k, v)
-        row = ir.tensor(ir.shape_of(q)[:3], ir.dtype_of(q))
+        row = _log_sums(q)
         require(delta == row and lse == row, lambda: f"delta and lse must be {row}")
         require(ir.shape_of(g) == (*ir.shape_of(q)[:3], ir.shape_of(v)[3]), "g must have the shape of o")
         return (q, k, v)

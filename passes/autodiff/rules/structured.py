@@ -67,7 +67,8 @@ def attention(e: Emitter, op: prim.AttentionOp, cts: Cotangents, needs: Needs) -
     g, g_lse = cts
     q, k, v, o, lse, mask = op.q, op.k, op.v, op.o, op.lse, op.mask
     scale, causal = cast(float, op.scale.data), op.causal.data is True
-    delta = None if g is None else e.sum(e.mul(g, o), [3])
+    wide = ir.dtype_of(lse)
+    delta = None if g is None else e.sum(e.mul(e.convert(g, wide), e.convert(o, wide)), [3])
     if g_lse is not None:
         delta = e.neg(g_lse) if delta is None else e.sub(delta, g_lse)
     assert delta is not None
@@ -82,15 +83,15 @@ def attention(e: Emitter, op: prim.AttentionOp, cts: Cotangents, needs: Needs) -
 
 def _mask(e: Emitter, op: prim.AttentionOp, mask: SSAValue, g: SSAValue, delta: SSAValue) -> SSAValue:
     """p·(ȳ vᵀ - δ) with p = exp(scale·q kᵀ + mask - lse), 0 where no key is allowed."""
-    heads = (0, 1)
-    last = ((3,), (3,))
-    scores = e.add(e.scaled(e.dot(op.q, op.k, last, (heads, heads)), op.scale.data), mask)
+    q, k, v, added, g = (e.convert(x, ir.dtype_of(op.lse)) for x in (op.q, op.k, op.v, mask, g))
+    last, heads = ((3,), (3,)), ((0, 1), (0, 1))
+    scores = e.add(e.scaled(e.dot(q, k, last, heads), op.scale.data), added)
     lse = restore(e, op.lse, scores, (3,))
-    allowed = e.cmp("ne", lse, e.const_like(-math.inf, lse))
+    nothing = e.const_like(-math.inf, scores)
+    allowed = e.cmp("ne", lse, nothing)
     if op.causal.data is True:
         shape = ir.shape_of(scores)
         allowed = e.and_(allowed, e.cmp("le", e.iota(shape, 3), e.iota(shape, 2)))
-    zero = e.zeros_like(scores)
-    p = e.exp(e.select(allowed, e.sub(scores, lse), e.const_like(-math.inf, scores)))
-    g_p = e.sub(e.dot(g, op.v, last, (heads, heads)), restore(e, delta, scores, (3,)))
-    return e.select(allowed, e.mul(p, g_p), zero)
+    p = e.exp(e.select(allowed, e.sub(scores, lse), nothing))
+    g_p = e.sub(e.dot(g, v, last, heads), restore(e, delta, scores, (3,)))
+    return e.convert(e.select(allowed, e.mul(p, g_p), e.zeros_like(scores)), ir.dtype_of(mask))

@@ -117,7 +117,7 @@ def attention(
     empty = e.cmp("eq", total, e.zeros_like(total))
     divisor = e.select(empty, e.const_like(1, total), total)
     weights = e.div(p, broadcast_over(e, divisor, s, (3,)))
-    return _narrowed(e, dtype, e.dot(weights, c, ((3,), (2,)), HEADS), e.add(top, e.log(total)))
+    return e.convert(e.dot(weights, c, ((3,), (2,)), HEADS), dtype), e.add(top, e.log(total))
 
 
 @elementary(prim.AttentionBwdOp)
