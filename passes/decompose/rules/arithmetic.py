@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
-from isthmus.passes.decompose.promotion import like, pointwise, spread
+from isthmus.passes.decompose.promotion import computation_dtype, inside, like, pointwise, spread
 from isthmus.passes.decompose.table import Call, Refusal, Scalar, decomposition
 
 
@@ -51,20 +51,33 @@ def div(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
     return e.div(a, b)
 
 
-@pointwise(
-    "div.Tensor_mode", "div.Scalar_mode", "divide.Tensor_mode", "divide.Scalar_mode", operands=2, exact_numbers=True
-)
-def div_mode(e: Emitter, a: SSAValue, b: SSAValue, mode: str | None) -> SSAValue:
-    """a / b, rounded toward zero ("trunc") or down ("floor")"""
-    if mode is None:
-        return e.div(a, b)
+_ROUNDED_DIVISIONS = tuple(f"{n}.{o}" for n in ("div", "divide") for o in ("Tensor_mode", "Scalar_mode"))
+
+
+@decomposition(*_ROUNDED_DIVISIONS)
+def div_mode(e: Emitter, call: Call, a: Scalar, b: Scalar, mode: str | None) -> SSAValue:
+    """a / b, rounded toward zero ("trunc") or down ("floor")
+
+    Narrow floats divided by a tensor are rounded after every operation, by a number once, as torch does.
+    """
+    dtype = computation_dtype(call, (a, b))
+    if not (isinstance(b, SSAValue) and ir.shape_of(b)) or mode is None:
+        dtype = inside(dtype)
+    x, y = (spread(e, call, v, dtype) for v in (a, b))
     if mode == "floor":
-        return floor_divide(e, a, b)
-    return e.trunc(e.div(a, b)) if ir.is_float(ir.dtype_of(a)) else e.div(a, b)
+        quotient = floor_quotient(e, x, y)
+    else:
+        quotient = e.div(x, y)
+        quotient = e.trunc(quotient) if mode == "trunc" and ir.is_float(dtype) else quotient
+    return e.convert(quotient, call.dtype())
 
 
-@pointwise("floor_divide.default", "floor_divide.Scalar", operands=2, exact_numbers=True)
-def floor_divide(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
+@decomposition("floor_divide.default", "floor_divide.Scalar")
+def floor_divide(e: Emitter, call: Call, a: Scalar, b: Scalar) -> SSAValue:
+    return div_mode(e, call, a, b, "floor")
+
+
+def floor_quotient(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
     """⌊a / b⌋ of the exact quotient, found from the remainder as C++ and Python do."""
     zero = e.zeros_like(a)
     if not ir.is_float(ir.dtype_of(a)):
