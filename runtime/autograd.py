@@ -18,6 +18,7 @@ from torch.autograd.function import FunctionCtx
 
 from isthmus.diagnostics import UnsupportedError
 from isthmus.runtime.arena import Lease
+from isthmus.runtime.batched import any_batched, one_by_one
 from isthmus.runtime.call import note_call
 from isthmus.runtime.convention import (
     Convention,
@@ -34,6 +35,7 @@ from isthmus.runtime.primals import PrimalKeeper, Primals
 from isthmus.runtime.torch_private import (
     backward_keeps_graph,
     functorch_is_active,
+    is_wrapped,
     saved_tensors_are_hooked,
 )
 from isthmus.sizes import evaluate
@@ -135,7 +137,7 @@ class TapeNode:
         """Give the node's results: on the tape where a gradient can be asked for, else off it."""
         if not (torch.is_grad_enabled() and self._is_asked_for(arguments)):
             return self.run_detached(arguments)
-        if functorch_is_active():
+        if functorch_is_active() and any(isinstance(a, Tensor) and is_wrapped(a) for a in arguments):
             raise UnsupportedError(
                 "a compiled function cannot be differentiated inside a torch.func transform",
                 cure="compile the transformed function instead, or use isthmus.grad and friends",
@@ -221,12 +223,15 @@ class TapeNode:
     def pull(self, ctx: FunctionCtx, tangents: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         """Give one gradient per argument of the function torch applied (called by torch)."""
         gradients: list[Tensor | None] = [None] * self.convention.arguments
-        if any(t is not None for t in tangents):
+        if not all(t is None for t in tangents):
             run = cast(_Run, cast(Any, ctx).run)
-            if torch.is_grad_enabled():
-                found = self._pull_differentiably(ctx, run, tangents)
+            pull = self._pull_differentiably if torch.is_grad_enabled() else self._pull_compiled
+            if any_batched(tangents):
+                found = one_by_one(lambda entries: pull(ctx, run, entries), tangents)
             else:
-                found = self._pull_compiled(ctx, run, tangents)
+                found = pull(ctx, run, tangents)
+            if not backward_keeps_graph():
+                self._let_go(run)
             for i, gradient in zip(self.convention.gradients, found, strict=True):
                 gradients[i] = gradient
         return (None, *gradients)
@@ -251,8 +256,6 @@ class TapeNode:
             restoring = cast(RestoringExecutable, backward)
             arguments.extend(run.sizes[name] for name in restoring.sizes_wanted)
             found = restoring.run_from_arena(arguments, kept[len(self._sources[True].saved)])
-        if not backward_keeps_graph():
-            self._let_go(run)
         return found
 
     def _let_go(self, run: _Run) -> None:
@@ -276,10 +279,7 @@ class TapeNode:
         seeds: list[Value] = [
             self._tangent(run, tangents, Source("tangent", k)) for k in self.convention.differentiable
         ]
-        found = derivative([*primals, *seeds])
-        if not backward_keeps_graph():
-            self._let_go(run)
-        return found
+        return derivative([*primals, *seeds])
 
     def _tangent(self, run: _Run, tangents: tuple[Tensor | None, ...], source: Source) -> Tensor:
         tangent = tangents[source.index]

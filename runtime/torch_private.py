@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+_ADD_BATCH_DIM = getattr(torch, "_add_batch_dim")  # noqa: B009 (torch hides the name from type checkers)
+_REMOVE_BATCH_DIM = getattr(torch, "_remove_batch_dim")  # noqa: B009
 
 
 def storage_uses(tensor: Tensor) -> int:
@@ -27,6 +31,51 @@ def backward_keeps_graph() -> bool:
 def functorch_is_active() -> bool:
     """Whether a transform of `torch.func` is running, so that tensors may be its wrappers."""
     return torch._C._are_functorch_transforms_active()
+
+
+def is_wrapped(tensor: Tensor) -> bool:
+    """Whether a tensor is a wrapper of a running transform."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def has_storage(tensor: Tensor) -> bool:
+    """Whether a tensor has memory of its own kind; wrappers of transforms have none."""
+    return torch._C._has_storage(tensor)
+
+
+@dataclass(frozen=True, order=True)
+class Batch:
+    """A running `vmap`: of `torch.func`, or the older one that batched gradients use."""
+
+    level: int
+    legacy: bool
+
+
+def batch_of(tensor: Tensor) -> Batch | None:
+    """The innermost `vmap` that a tensor is a wrapper of."""
+    if torch._C._functorch.is_batchedtensor(tensor):
+        return Batch(torch._C._functorch.maybe_get_level(tensor), False)
+    if "Batched" not in repr(torch._C._dispatch_keys(tensor)):
+        return None
+    deepest = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    levels = (n for n in range(deepest, 1, -1) if _REMOVE_BATCH_DIM(tensor, n, 0, 0).shape[0] != 0)
+    return Batch(next(levels, 1), True)
+
+
+def unbatched(tensor: Tensor, batch: Batch) -> Tensor:
+    """The tensor in a wrapper, with its batch as the first dimension."""
+    if batch.legacy:
+        return _REMOVE_BATCH_DIM(tensor, batch.level, 0, 0)
+    inner = torch._C._functorch.get_unwrapped(tensor)
+    return inner.movedim(torch._C._functorch.maybe_get_bdim(tensor), 0)
+
+
+def with_batch(tensor: Tensor, batch: Batch) -> Tensor:
+    """Wrap a tensor whose first dimension is the batch."""
+    if batch.legacy:
+        return _ADD_BATCH_DIM(tensor, 0, batch.level)
+    return torch._C._func_ADD_BATCH_DIM(tensor, 0, batch.level)
 
 
 def dispatch_keys(tensor: Tensor) -> int:

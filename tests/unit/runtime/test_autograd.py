@@ -677,3 +677,25 @@ def test_torch_func_over_a_node_is_refused() -> None:
     x, w = pair(3)
     with pytest.raises(UnsupportedError, match=r"torch\.func"):
         torch.func.grad(lambda a: node([a, w])[0].sum())(x)
+
+
+def test_batched_cotangents_run_one_by_one() -> None:
+    """Vectorised Jacobians and Hessians."""
+    node = multiply_node(multiply_derivative)
+    x, w = pair(3)
+    y = node([x, w])[0]
+    eye = torch.eye(3, dtype=torch.float64)
+    (batch,) = torch.autograd.grad(y, [x], eye, is_grads_batched=True, retain_graph=True)
+    torch.testing.assert_close(batch, torch.diag(w.detach()))
+    assert node.counters.backward_calls == 3
+    by_func = torch.func.vmap(lambda v: torch.autograd.grad(y, [x], v, retain_graph=True)[0])(eye)
+    torch.testing.assert_close(by_func, batch)
+
+    def f(a: Tensor) -> Tensor:
+        return node([a.sin(), a])[0]
+
+    for strategy in (False, True):
+        got = torch.autograd.functional.jacobian(f, x, vectorize=strategy)
+        torch.testing.assert_close(got, torch.diag((x.cos() * x + x.sin()).detach()))
+    got = torch.autograd.functional.hessian(lambda a: f(a).sum(), x, vectorize=True)
+    torch.testing.assert_close(got, torch.diag((2 * x.cos() - x * x.sin()).detach()))
