@@ -13,7 +13,7 @@ from isthmus.dialects import prim
 from isthmus.passes.autodiff.differentiate import differentiate
 from isthmus.runtime.interpret import run
 from tests.unit.passes.autodiff.oracle import FALLBACKS, Build, program, types_of
-from tests.unit.passes.autodiff.samples import BINARY, F64, UNARY
+from tests.unit.passes.autodiff.samples import BINARY, F64, UNARY, numbers
 
 SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, 2.0, -2.5, math.inf, -math.inf, math.nan], dtype=F64)
 
@@ -109,3 +109,16 @@ def test_an_ignored_row_of_a_loss_has_no_gradient_whatever_its_logits() -> None:
     )
     gradient = run(joint, [logits, target, torch.ones(2, dtype=F64)])[1]
     assert gradient[0].tolist() == [0.0, 0.0] and gradient[1].abs().min() > 0
+
+
+def test_attention_in_bfloat16_has_gradients_within_eagers_own_error() -> None:
+    """Log-sums rounded to 8 bits would be magnified by the exponential that backward takes of them."""
+    inputs = [2 * numbers(2, 2, 32, 16, low=-1.7, high=1.7, seed=s).to(torch.bfloat16) for s in range(3)]
+    tangent = numbers(2, 2, 32, 16, seed=4).to(torch.bfloat16)
+    attention = lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.25)  # noqa: E731
+    exact = torch_gradients(attention, [t.double() for t in inputs], tangent.double())
+    eager = torch_gradients(attention, inputs, tangent)
+    found = our_gradients(lambda e, q, k, v: e.attention(q, k, v, None, 0.25, False)[0], inputs, tangent)
+    for truth, theirs, mine in zip(exact, eager, found, strict=True):
+        assert truth is not None and theirs is not None
+        assert (mine.double() - truth).norm() <= 1.2 * (theirs.double() - truth).norm()
