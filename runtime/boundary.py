@@ -30,6 +30,8 @@ class CompiledFunction:
         self.node = node
         self._plain = not convention.mutations and all(output.kind == "value" for output in convention.outputs)
         self._order = [output.index for output in convention.outputs]
+        all_in_order = self._plain and self._order == list(range(convention.results))
+        self._is_pure = all_in_order and not convention.gradients and not convention.keys
 
     def __call__(self, arguments: Sequence[Value]) -> list[object]:
         """Run on the caller's tensors.
@@ -37,6 +39,8 @@ class CompiledFunction:
         Raises what eager raises for writes that eager refuses (leaves that want a gradient,
         expanded tensors).
         """
+        if self._is_pure:  # nothing to do around the program
+            return cast("list[object]", self.node.run_detached(cast("list[Value]", arguments)))
         values = list(arguments)
         if self.convention.keys:
             for position, key in zip(self.convention.keys, draw_keys(len(self.convention.keys)), strict=True):

@@ -107,7 +107,7 @@ class Lowering:
 
     def _inference_node(self, prim: ModuleOp) -> TapeNode:
         function = ir.function(prim, "main")
-        return TapeNode(replace(convention_of(function)), Lazily(lambda: self._inference(prim)))
+        return TapeNode(convention_of(function), self._inference(prim))
 
     def _inference(self, prim: ModuleOp) -> Executable:
         alone = prim.clone()
