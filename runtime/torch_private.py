@@ -75,7 +75,7 @@ def with_batch(tensor: Tensor, batch: Batch) -> Tensor:
     """Wrap a tensor whose first dimension is the batch."""
     if batch.legacy:
         return _ADD_BATCH_DIM(tensor, 0, batch.level)
-    return torch._C._func_ADD_BATCH_DIM(tensor, 0, batch.level)
+    return torch._C._functorch._add_batch_dim(tensor, 0, batch.level)
 
 
 def dispatch_keys(tensor: Tensor) -> int:
