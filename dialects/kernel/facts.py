@@ -25,7 +25,7 @@ def strides_of(value: SSAValue) -> Shape:
             strides = func.arg_attrs.data[number].data.get("isthmus.strides")
             if isinstance(strides, Literal):
                 return cast(Shape, strides.data)
-    elif isinstance(owner, FusedOp) and owner.layouts is not None:
+    elif isinstance(owner, (FusedOp, ExternOp)) and owner.layouts is not None:
         strides = cast(tuple[Shape | None, ...], owner.layouts.data)[owner.results.index(value)]  # pyright: ignore
         if strides is not None:
             return strides

@@ -447,7 +447,7 @@ class ExternOp(LaunchOp):
     symbol: the primitive whose meaning it has (`prim.dot`), args: its literals as [key, value] pairs; or an overload
     of ATen (or of a custom library), args: its arguments with arg0, arg1, ... for operands. views: per operand, then
     per result, none or [shape, strides, offset]: what the callee sees of the buffer, strides and offset in elements.
-    cost: floating-point operations.
+    layouts: per result its strides, none where row-major. cost: floating-point operations.
     """
 
     name = "kernel.extern"
@@ -456,6 +456,7 @@ class ExternOp(LaunchOp):
     symbol = prop_def(Literal)
     args = prop_def(Literal)
     views = opt_prop_def(Literal)
+    layouts = opt_prop_def(Literal)
     cost = opt_prop_def(Literal)
     places = opt_prop_def(Literal)
     traits = traits_def()

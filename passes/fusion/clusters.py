@@ -11,7 +11,7 @@ from isthmus.dialects.kernel import Expr, dim, is_nonnegative
 from isthmus.passes.analysis.access import Index
 from isthmus.passes.fusion.draft import Draft
 from isthmus.passes.fusion.emit import Strides, accesses, linear_index
-from isthmus.passes.fusion.graph import Node, Value
+from isthmus.passes.fusion.graph import Kind, Node, Value
 from isthmus.passes.fusion.space import natural_space, parallel_dims
 from isthmus.passes.fusion.traffic import traffic
 from isthmus.sizes import Dim, exact_quotient
@@ -64,18 +64,25 @@ def build(
 
     A dim that is read through a quotient or remainder is split, so that the read is affine.
     """
+    draft = Draft(sizes, frames, stored)
     for _ in range(MOST_SPLITS):
-        draft = Draft(sizes, frames, stored)
-        split = _wanted_split(draft, strides)
+        split = _wanted_split(draft, strides, _walked_in_order(frames))
         if split is None:
             break
         sizes, new = _split(sizes, *split)
         frames = {n: tuple(e.substitute(new) for e in frame) for n, frame in frames.items()}
-    parallel = parallel_dims(draft, frames)  # pyright: ignore[reportPossiblyUnbound]
+        draft = Draft(sizes, frames, stored)
+    parallel = parallel_dims(draft, frames)
     return Cluster(sizes, frames, draft, parallel, traffic(draft, parallel, strides))
 
 
-def _wanted_split(draft: Draft, strides: Strides) -> tuple[int, Dim] | None:
+def _walked_in_order(frames: Mapping[Node, Index]) -> frozenset[int]:
+    """Dims of running combinations, which stay whole."""
+    walked = [f[d].dims() for n, f in frames.items() if n.kind is Kind.CUMULATIVE for d in n.reduced]
+    return frozenset[int]().union(*walked)
+
+
+def _wanted_split(draft: Draft, strides: Strides, whole: frozenset[int]) -> tuple[int, Dim] | None:
     """A dim and the size of its inner part."""
     for value, index in accesses(draft):
         if all(e.is_affine() for e in index):
@@ -83,7 +90,7 @@ def _wanted_split(draft: Draft, strides: Strides) -> tuple[int, Dim] | None:
         for (kind, inner, by), _ in linear_index(value, index, strides).terms:
             if kind in ("div", "mod"):
                 found = _digit(draft, cast(Expr, inner), by)
-                if found is not None:
+                if found is not None and found[0] not in whole:
                     return found
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -112,8 +113,51 @@ def _is_matrix(view: View, op: prim.DotOp, position: int) -> bool:
     return any(view.strides[d] == 1 or view.shape[d] == 1 for d in lasts)
 
 
-def emit_extern(node: Node, operands: list[tuple[SSAValue, View | None]]) -> Operation:
-    """Give the library call of a node on its buffers."""
+def result_strides(node: Node, operands: list[Seen]) -> tuple[Shape | None, ...]:
+    """Give the strides in which a library is known to give its results; None: row-major.
+
+    What has other strides when it runs is copied into these, so that a wrong guess costs time only.
+    """
+    rule = _RESULT_STRIDES.get(_symbol(node))
+    return rule(node, operands) if rule is not None else (None,) * len(node.results)
+
+
+def _symbol(node: Node) -> str:
+    op = node.op
+    return cast(str, op.callee.data) if isinstance(op, prim.OpaqueOp) else cast(Operation, op).name
+
+
+def _heads_inside(shape: Shape) -> Shape:
+    """[B, H, L, E] in the memory order B, L, H, E."""
+    _, h, n, e = shape
+    return (n * h * e, e, h * e, 1)
+
+
+def _attention(node: Node, operands: list[Seen]) -> tuple[Shape | None, ...]:
+    """The output has its dims in the order of the query's; the log-sums are [B, L, H] in memory."""
+    o, lse = node.results
+    query = operands[0]
+    own = query.view.strides if query.view is not None else ir.contiguous_strides(o.shape)
+    _, h, n = lse.shape
+    inside = own[1:3] == (own[1], own[1] * h)
+    return (_heads_inside(o.shape) if inside else None, (n * h, 1, h))
+
+
+def _attention_backward(node: Node, operands: list[Seen]) -> tuple[Shape | None, ...]:
+    return tuple(_heads_inside(r.shape) for r in node.results)
+
+
+_RESULT_STRIDES: dict[str, Callable[[Node, list[Seen]], tuple[Shape | None, ...]]] = {
+    "_scaled_dot_product_flash_attention_for_cpu.default": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu_backward.default": _attention_backward,
+    prim.AttentionOp.name: _attention,
+}
+
+
+def emit_extern(
+    node: Node, operands: list[tuple[SSAValue, View | None]], extra: tuple[tuple[str, str], ...] = ()
+) -> Operation:
+    """Give the library call of a node on its buffers; `extra` goes to the arguments of a primitive."""
     op = cast(Operation, node.op)
     values = [v for v, _ in operands]
     types = [r.type for r in op.results]
@@ -126,11 +170,14 @@ def emit_extern(node: Node, operands: list[tuple[SSAValue, View | None]]) -> Ope
     if isinstance(op, prim.OpaqueOp):
         symbol, args = op.callee.data, op.args.data
     else:
-        args = tuple((key, attr.data) for key, attr in op.properties.items() if isinstance(attr, Literal))
+        args = (*((key, attr.data) for key, attr in op.properties.items() if isinstance(attr, Literal)), *extra)
     properties: dict[str, Attribute] = {"symbol": Literal.of(symbol), "args": Literal.of(args)}
     views = [None if view is None else view.literal for _, view in operands] + [None] * len(types)
     if any(v is not None for v in views):
         properties["views"] = Literal.of(tuple(views))
+    layouts = tuple(r.strides for r in node.results)
+    if any(own is not None for own in layouts):
+        properties["layouts"] = Literal.of(layouts)
     flops = cost.flops(op)
     if flops:
         properties["cost"] = Literal.of(flops)

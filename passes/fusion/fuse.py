@@ -29,7 +29,8 @@ from isthmus.dialects.signature import Signature
 from isthmus.ir import Literal, Shape
 from isthmus.passes.fusion.clusters import Cluster, single
 from isthmus.passes.fusion.emit import emit
-from isthmus.passes.fusion.extern import Seen, emit_extern, seen
+from isthmus.passes.fusion.epilogue import Bias, take_biases
+from isthmus.passes.fusion.extern import Seen, emit_extern, result_strides, seen
 from isthmus.passes.fusion.graph import Graph, Kind, Node, Value
 from isthmus.passes.fusion.merge import Merger
 from isthmus.passes.fusion.roots import choose_roots, drop_roots
@@ -68,6 +69,7 @@ def fuse_block(block: Block, arguments: list[Shape | None], results: list[Shape 
         merger.run()
         drop_roots(merger, graph.nodes)
         merger.run()
+    program.biases = take_biases(merger)
     program.write(block, merger)
 
 
@@ -84,17 +86,24 @@ class Program:
         self.operands: dict[Node, list[Seen]] = {}
         self.returned: list[tuple[Value, Shape | None]] = []
         """Buffers of the results, and the shape that each is seen in where it is another."""
+        self.biases: dict[Node, Bias] = {}
 
     # ---- what must have a buffer
 
     def require(self, results: list[Shape | None]) -> None:
         """Find the buffers that library calls and the caller read."""
         graph = self.graph
-        for node in graph.nodes:
+        for node in list(graph.nodes):
             if node.kind is Kind.EXTERN:
+                if isinstance(node.op, prim.ControlOp):
+                    node.operands = tuple(map(self._row_major, node.operands))
                 self.operands[node] = [self._seen(node, k) for k in range(len(node.operands))]
+                for value, strides in zip(node.results, result_strides(node, self.operands[node]), strict=True):
+                    value.strides = strides
             elif node.kind is Kind.SCATTER:
-                self._keep(node.operands[0])
+                start = self._row_major(node.operands[0])
+                node.operands = (start, *node.operands[1:])
+                self._keep(start)
         for value, strides in zip(graph.returned, results, strict=True):
             self.returned.append(self._result(value, strides))
 
@@ -103,11 +112,19 @@ class Program:
         self._keep(found.value)
         return found
 
+    def _row_major(self, value: Value) -> Value:
+        """The value, or a copy where its buffer has other strides."""
+        plain = strides_of(value) == ir.contiguous_strides(value.shape)
+        return value if plain else self.graph.copy_of(value, None)
+
     def _keep(self, value: Value) -> None:
         value.root = value.required = True
 
     def _result(self, value: Value, strides: Shape | None) -> tuple[Value, Shape | None]:
-        if strides is not None and strides != strides_of(value):
+        wanted = ir.contiguous_strides(value.shape) if strides is None else strides
+        if strides is None and value.maker.kind is Kind.SOURCE:
+            wanted = strides_of(value)  # what is an argument's is the argument's business
+        if wanted != strides_of(value):
             if value.root or value.maker.kind is not Kind.INLINE:
                 value = self.graph.copy_of(value, strides)
             value.strides = strides
@@ -168,8 +185,14 @@ class Program:
                 buffers.update(zip(step.writes, op.results, strict=True))
                 made.update((n, op) for n in step.frames)
             else:
-                op = emit_extern(step, [(buffers[s.value], s.view) for s in self.operands[step]])
-                buffers.update(zip(step.results, op.results, strict=True))
+                operands = [(buffers[s.value], s.view) for s in self.operands[step]]
+                bias = self.biases.get(step)
+                if bias is None:
+                    op = emit_extern(step, operands)
+                    buffers.update(zip(step.results, op.results, strict=True))
+                else:
+                    op = emit_extern(step, [*operands, (buffers[bias.bias], None)], (("bias", "c"),))
+                    buffers[bias.result] = op.results[0]
                 made[step] = op
                 for region in op.regions:
                     fuse_block(region.block, [None] * len(region.block.args), [None] * _yields(region.block))

@@ -159,8 +159,10 @@ class Graph:
         return value
 
     def copy_of(self, x: Value, strides: Shape | None) -> Value:
-        """Add a buffer with the content of a value."""
-        node = self._add(Node(Kind.INLINE, None, (x,), 0, form="copy"))
+        """Add a buffer with the content of a value, as soon as there is one."""
+        node = Node(Kind.INLINE, None, (x,), x.maker.number, form="copy")
+        self.nodes.insert(self.nodes.index(x.maker) + 1, node)
+        x.users.append(node)
         copy = self.new_value(node, x.shape, None, x.dtype)
         copy.root, copy.strides = True, strides
         return copy

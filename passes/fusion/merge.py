@@ -75,6 +75,14 @@ class Merger:
         for cluster in new:
             self._enter(cluster)
 
+    def absorb(self, cluster: Cluster, extern: Node, value: Value) -> None:
+        """Let a library call do what a kernel does; it then reads `value` too."""
+        self._leave(cluster)
+        for node in cluster.frames:
+            self.home.update((v, extern) for v in node.results)
+        self.externs[extern].append(value)
+        self.readers.setdefault(value, []).append(extern)
+
     def is_read(self, value: Value, inside: tuple[Unit, ...] = ()) -> bool:
         """Whether anything but these units reads the buffer of a value."""
         return value.required or any(u not in inside for u in self.readers.get(value, ()))
@@ -139,6 +147,8 @@ class Merger:
                 alone = not self.is_read(value, (cluster,))
                 yield value, producer, value.nbytes * (2.0 if alone else 1.0)
             yield from self._siblings(cluster, value)
+            if isinstance(producer, Cluster):
+                yield from self._alike(cluster, value, producer)
         if both:
             for value in cluster.writes:
                 complete = value.maker.kind is not Kind.PARTIAL
@@ -154,6 +164,16 @@ class Merger:
             at = readers.index(cluster)
             for other in (*readers[max(at - 1, 0) : at], *readers[at + 1 : at + 2]):
                 yield value, other, float(value.nbytes)
+
+    def _alike(self, cluster: Cluster, value: Value, producer: Cluster) -> Iterator[tuple[Value, Cluster, float]]:
+        """The next kernel over an equal space that reads something else of the same producer: a launch less."""
+        found: Cluster | None = None
+        for other in producer.writes:
+            for reader in self.readers.get(other, ()):
+                if isinstance(reader, Cluster) and reader.sizes == cluster.sizes and reader.last > cluster.last:
+                    found = reader if found is None or reader.last < found.last else found
+        if found is not None:
+            yield value, found, float(cost.LAUNCH_BYTES)
 
     # ---- one pair
 

@@ -61,6 +61,8 @@ def parallel_dims(draft: Draft, frames: Mapping[Node, Index]) -> int:
             if exact is not None and exact != everything & ~walked:
                 raise Refused("its reductions leave different dims")
             exact = everything & ~walked
+            if node.kind is Kind.CUMULATIVE and walked.bit_count() > 1:
+                raise Refused("a running combination walks one dim only")
             own |= walked if node.kind in (Kind.CUMULATIVE, Kind.SCATTER) else 0
         if node.kind is not Kind.INLINE or node.value in stored:
             most &= own
