@@ -28,7 +28,7 @@ def call(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequence[Val
         if any(isinstance(v.type, TensorType) for v in (*ir.operands_of(op), *op.results)):
             return _call_on_values(op, list(operands), frame)
         given = call_overload(op.overload, op.args, operands, frame)
-        return [given[k] for k in op.present]
+        return [cast(Value, given[k]) for k in op.present]
 
 
 def _call_on_values(op: aten.CallOp, operands: list[Value], frame: Frame) -> Sequence[Value]:
@@ -42,7 +42,7 @@ def _call_on_values(op: aten.CallOp, operands: list[Value], frame: Frame) -> Seq
     if find_overload(op.overload).is_view:  # a view of a value is in row-major order, whatever its memory is
         operands = [v.contiguous() if isinstance(v, Tensor) else v for v in operands]
     given = call_overload(op.overload, op.args, operands, frame)
-    return [given[k] for k in op.present] + [operands[i] for i in updated]
+    return [cast(Value, given[k]) for k in op.present] + [operands[i] for i in updated]
 
 
 def _numbers(dims: LiteralValue, frame: Frame) -> list[int]:

@@ -35,7 +35,9 @@ def find_overload(name: str) -> OpOverload:
         raise IRError(f"torch has no operator '{name}'") from None
 
 
-def call_overload(name: str, args: Sequence[LiteralValue], operands: Sequence[Value], frame: Frame) -> list[Value]:
+def call_overload(
+    name: str, args: Sequence[LiteralValue], operands: Sequence[Value], frame: Frame
+) -> list[Value | None]:
     """Call an overload on literal arguments, one per schema argument; gives its tensors, lists flattened."""
     function = find_overload(name)
     positional: list[object] = []
@@ -85,10 +87,10 @@ def _written(name: str, args: Sequence[LiteralValue]) -> list[int]:
     return found
 
 
-def flat_tensors(result: object) -> list[Value]:
+def flat_tensors(result: object) -> list[Value | None]:
     """Give the tensors of what an operator returned, None where it gave none."""
     if result is None or isinstance(result, (Tensor, int, float)):
-        return [cast(Value, result)]
+        return [cast("Value | None", result)]
     return [t for part in cast(Sequence[object], result) for t in flat_tensors(part)]
 
 
