@@ -48,6 +48,8 @@ class Emission:
     def __init__(self, block: Block) -> None:
         self.block = block
         self.location: LocationAttr = ir.UNKNOWN
+        self.recompute: Attribute | None = None
+        """What a checkpoint policy says about the op that is emitted now."""
         self.active: set[SSAValue] = set()
         self._own: set[Operation] = set()
         self._data: dict[SSAValue, SSAValue] = {}
@@ -86,6 +88,8 @@ class Emission:
     def add(self, op: Operation, *, own: bool = False) -> Sequence[SSAValue]:
         """Append an op; its results are active where an operand is."""
         self.block.add_op(op)
+        if self.recompute is not None:
+            op.attributes.setdefault(autodiff.RECOMPUTE, self.recompute)
         if own:
             self._own.add(op)
         if any(v in self.active for v in ir.operands_of(op)):

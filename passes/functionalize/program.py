@@ -11,6 +11,7 @@ from isthmus import ir
 from isthmus.diagnostics import CompileError, IRError
 from isthmus.dialects import aten
 from isthmus.dialects.aten import RefType
+from isthmus.dialects.autodiff import RECOMPUTE
 from isthmus.passes.functionalize import storage
 from isthmus.passes.functionalize.emission import Emission, is_differentiable
 from isthmus.passes.functionalize.geometry import Same
@@ -35,7 +36,7 @@ class Program:
 
     def rewrite(self, op: Operation) -> None:
         """Emit what an op does; errors get its name and location."""
-        self.e.location = op.location
+        self.e.location, self.e.recompute = op.location, op.attributes.get(RECOMPUTE)
         rewrite = REWRITES.get(type(op))
         if rewrite is None:
             raise IRError("has no functional form", op=op.name, location=ir.source_location(op))
