@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -120,6 +119,10 @@ def _imported(graph: fx.GraphModule, example_inputs: Sequence[object], entry: Ca
 
 
 def _positional(compiled: Compiled) -> Callable[..., Sequence[object]]:
+    direct = getattr(compiled, "positional", None)
+    if direct is not None:
+        return direct
+
     def run(*args: object) -> Sequence[object]:
         return compiled(list(args))  # pyright: ignore[reportArgumentType]
 
@@ -219,10 +222,3 @@ def visible(error: CompileError) -> CompileError:
     Visible.__name__ = Visible.__qualname__ = type(error).__name__
     Visible.__module__ = type(error).__module__
     return Visible()
-
-
-@contextmanager
-def settings() -> Generator[None]:
-    """What must be on while Dynamo traces; for callers that drive Dynamo themselves."""
-    with dynamo_config.patch(dict(SETTINGS)):
-        yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
@@ -36,8 +36,8 @@ class Captured:
     constants: tuple[Tensor, ...] = ()
     name: str = "main"
     location: SourceLocation | None = None
-    notes: tuple[str, ...] = field(default=())
-    """Facts worth telling in `explain` (sizes that were fixed, ...)."""
+    notes: tuple[str, ...] = ()
+    """Facts worth telling in `explain`: numbers that varied and had to be fixed, so that others compile again."""
 
     @property
     def training(self) -> bool:

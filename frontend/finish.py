@@ -67,7 +67,8 @@ def finish(
     module = ModuleOp([func])
     aten.attach_schemas(module, tuple(recorder.schemas))
     _attach_sizes(module, recorder, [s for s in symbols if s])
-    return Captured(module, everything, tuple(recorder.constants), name, recorder.location)
+    notes = tuple(dict.fromkeys(recorder.sizes.fixed))
+    return Captured(module, everything, tuple(recorder.constants), name, recorder.location, notes)
 
 
 def _returned(

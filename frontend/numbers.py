@@ -61,12 +61,19 @@ def _compute(program: Program, known: Mapping[str, Tensor], expression: sympy.Ba
                 args = (Operand(0), Operand(1), *extra)
                 first = program.emit_call(overload, [first, other], args, _NUMBER)
             return first
+    name = str(getattr(expression, "_torch_handler_name", ""))
+    if name in _UNARY:
+        argument = _compute(program, known, expression.args[0])
+        return program.emit_call(getattr(torch.ops.aten, name).default, [argument], [Operand(0)], _NUMBER)
     raise UntranslatableError(str(expression))
 
 
 def _constant(program: Program, value: LiteralValue) -> SSAValue:
     return program.emit_call(torch.ops.aten.full.default, [], [(), value, "f64"], _NUMBER)
 
+
+_UNARY = frozenset("sqrt cos cosh sin sinh tan tanh asin acos atan exp log log2".split())
+"""Functions of Python's math module, as torch names them in its symbolic expressions."""
 
 _BINARY: list[tuple[tuple[type, ...], OpOverload, tuple[LiteralValue, ...]]] = [
     ((sympy.Add,), torch.ops.aten.add.Tensor, (1,)),

@@ -60,7 +60,10 @@ class CallArguments:
         if isinstance(value, torch.SymFloat):
             number = numbers.value_of(self._program, self._numbers, value, self.tensors) if takes_tensor else None
             if number is None:
-                return float(value)
+                fixed = float(value)
+                if value.node.expr.free_symbols:
+                    self._program.sizes.fixed.append(f"the number {value.node.expr} is fixed to {fixed}")
+                return fixed
             self.values.append(number)
             return Operand(len(self.values) - 1)
         if isinstance(value, torch.SymBool):

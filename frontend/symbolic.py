@@ -30,6 +30,8 @@ class SizeReader:
         """Torch's symbol -> ours, where they differ."""
         self.equalities = Equalities(_guard_equalities(shape_env))
         self._cache: dict[object, Dim] = {}
+        self.fixed: list[str] = []
+        """Sizes that had to become numbers."""
 
     def dim(self, size: int | torch.SymInt) -> Dim:
         """Give the dimension; a size that cannot be expressed is fixed to its value (torch then guards on it)."""
@@ -45,6 +47,7 @@ class SizeReader:
                 found = found if isinstance(found, int) or not self.names else found.substitute(self._renaming)
             except UntranslatableError:
                 found = int(size)
+                self.fixed.append(f"the size {expression} is fixed to {found}")
             self._cache[expression] = found
         return found
 

@@ -32,12 +32,12 @@ class TraceGuard:
         self.structure = structure
         self.traced = traced
         self._tensor_leaves = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
-        self._tensors = tuple(cast(Tensor, leaves[i]) for i in self._tensor_leaves)
+        tensors = [cast(Tensor, leaves[i]) for i in self._tensor_leaves]  # not kept: they are the caller's
         self._plain = tuple((i, v) for i, v in enumerate(leaves) if not isinstance(v, Tensor))
         self._moving_numbers = {i for i in traced.leaves if not isinstance(leaves[i], Tensor)}
         self._shapes = [_pattern(traced, i) for i in self._tensor_leaves]
-        self._fixed_shapes = [tuple(t.shape) for t in self._tensors]
-        self._fast = self._native_guard()
+        self._fixed_shapes = [tuple(t.shape) for t in tensors]
+        self._fast = _native_guard(tensors, self._shapes)
         self._modes = GlobalStateGuard()
         self._reads = [(vars(m), name, _kept(value)) for m, name, value in traced.reads]
         self._slots = _slots(traced)
@@ -80,14 +80,6 @@ class TraceGuard:
             return Mismatch(f"not {self.traced.size_guard}")
         return None
 
-    def _native_guard(self) -> TensorGuards:
-        strides = [
-            [s if not any(n is None for n in shape) else None for s in t.stride()]
-            for t, shape in zip(self._tensors, self._shapes, strict=True)
-        ]
-        sizes = cast(Any, self._shapes)
-        return TensorGuards(*self._tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=cast(Any, strides))
-
     def _tensor_mismatch(self, tensors: Sequence[object]) -> Mismatch:
         sizes: list[tuple[int, int]] = []
         reason = ""
@@ -103,6 +95,13 @@ class TraceGuard:
         names = [f"argument {i}" for i in self._tensor_leaves]
         verbose = self._fast.check_verbose(*tensors, tensor_check_names=names)
         return Mismatch(reason or str(verbose), tuple(sizes))
+
+
+def _native_guard(tensors: Sequence[Tensor], shapes: Sequence[Sequence[int | None]]) -> TensorGuards:
+    strides = [
+        [None if None in shape else step for step in t.stride()] for t, shape in zip(tensors, shapes, strict=True)
+    ]
+    return TensorGuards(*tensors, dynamic_dims_sizes=cast(Any, shapes), dynamic_dims_strides=cast(Any, strides))
 
 
 def _equal(now: object, then: object) -> bool:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import functools
 import linecache
+import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from isthmus import ir
@@ -580,9 +585,17 @@ def test_floats_that_vary_are_arguments(captures):
     assert len(captures.all) == 1
 
 
+def test_numbers_that_had_to_be_fixed_are_noted(captures):
+    compiled = compile_with_dynamo(lambda x, k: x * max(k, 0.1), captures, fullgraph=True, dynamic=True)
+    for k in (0.5, 0.75):
+        assert compiled(torch.ones(3), k).tolist() == [k] * 3
+    assert len(captures.all) == 2
+    assert any("is fixed to 0.5" in note for note in captures.all[0].notes)
+
+
 def test_float_arithmetic_of_the_host(captures):
     def f(x, k):
-        return x * (k * 2 + 1) / x.shape[0], x.long() * k
+        return x * (k * 2 + 1) / x.shape[0], x.long() * k, x * math.sqrt(k)
 
     compiled = compile_with_dynamo(f, captures, fullgraph=True, dynamic=True)
     x = torch.randn(3, 4)
@@ -595,18 +608,31 @@ def test_float_arithmetic_of_the_host(captures):
 # ---- Programs
 
 
+PRINT = """
+import torch, sys
+from xdsl.printer import Printer
+from isthmus.frontend.capture_dynamo import compile_with_dynamo
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.GELU())
+def show(captured):
+    Printer(stream=sys.stdout, print_debuginfo=True).print_op(captured.module)
+    return lambda arguments: [torch.zeros(3, 8), torch.zeros(3)]
+compile_with_dynamo(lambda x, k: (net(x * k).flip(0), x.sum(1)), show, dynamic=True)(torch.ones(3, 4), 5)
+"""
+
+
 @pytest.mark.row("T29")
-def test_the_text_is_the_same_every_time(captures):
-    def f(x, w):
-        return (x @ w).relu().sum()
-
-    for _ in range(2):
-        torch._dynamo.reset()
-        compile_with_dynamo(f, captures, fullgraph=True)(square(), square(True))
-    first, second = captures.all
-    from xdsl.printer import Printer  # noqa: F401
-
-    assert str(first.module) == str(second.module)
+def test_the_text_is_the_same_in_every_process():
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", PRINT],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert "batch_norm" in texts[0] and texts[0] == texts[1]
 
 
 def test_lstm_is_one_call(captures):
@@ -655,6 +681,54 @@ def test_a_whole_step_is_one_graph(captures):
     for p, m in zip(net.parameters(), mine, strict=True):
         torch.testing.assert_close(p.detach(), m)
     assert len(captures.all) == 1 and len(captures.ops(autodiff.VjpOp)) == 1
+
+
+def test_backward_and_update_in_one_graph(captures):
+    net, reference = (nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)) for _ in range(2))
+    reference.load_state_dict(net.state_dict())
+
+    def step(net, x):
+        loss = (net(x) ** 2).mean()
+        loss.backward()
+        with torch.no_grad():
+            for p in net.parameters():
+                p.sub_(p.grad, alpha=0.1)
+        return loss.detach()
+
+    x = torch.randn(3, 4)
+    got = compile_with_dynamo(lambda x: step(net, x), captures, fullgraph=True)(x)
+    torch.testing.assert_close(got, step(reference, x))
+    for mine, theirs in zip(net.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+        torch.testing.assert_close(mine.grad, theirs.grad)
+    assert len(captures.ops(autodiff.VjpOp)) == 1
+
+
+@pytest.mark.row("D13")
+def test_no_memory_is_needed_to_capture(captures):
+    def only_capture(captured):
+        captures(captured)
+        return lambda arguments: [arguments[0]]
+
+    with FakeTensorMode():
+        huge = torch.empty(160_000, 160_000)
+        compile_with_dynamo(lambda x: x @ x + 1, only_capture, fullgraph=True)(huge)
+    assert captures.overloads == ["matmul.default", "add.Tensor"]
+
+
+def test_writes_through_data_are_writes(captures):
+    check(captures, lambda x: (y := x * 1, y.data.mul_(2), y + 1)[-1], square(True))
+    assert "mul_.Tensor" in captures.overloads
+
+
+def test_forward_mode_falls_back_and_leaves_no_level_behind(captures):
+    log = CaptureLog()
+    x = torch.rand(3)
+    f = lambda x: torch.func.jvp(torch.sin, (x,), (x,))[1]  # noqa: E731
+    for _ in range(2):
+        torch._dynamo.reset()
+        torch.testing.assert_close(compile_with_dynamo(f, captures, log=log)(x), x.cos() * x)
+    assert all("forward-mode" in str(g.fallback) for g in log.graphs) and log.graphs
 
 
 def test_a_log_can_be_kept(captures):

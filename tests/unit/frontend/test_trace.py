@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 
 import pytest
 import torch
@@ -299,6 +301,16 @@ def test_functorch_transforms_of_the_caller(captures):
     f = functools.partial(torch.func.vmap(lambda a, w: (a * w).sum(), in_dims=(0, None)))
     x, w = square(), square()
     torch.testing.assert_close(compile_with_trace(lambda x, w: f(x, w), captures)(x, w), f(x, w))
+
+
+def test_arguments_are_not_kept_alive(captures):
+    compiled = compile_with_trace(lambda x: x * 2, captures)
+    x = torch.ones(3)
+    compiled(x)
+    gone = weakref.ref(x)
+    del x
+    gc.collect()
+    assert gone() is None
 
 
 def test_the_limit_of_traces(captures, monkeypatch):
