@@ -1,4 +1,4 @@
-"""torch.utils.checkpoint and selective policies, from the user's side: what runs again, and that gradients are right."""
+"""torch.utils.checkpoint and selective policies from the user's side: what runs again, and the gradients."""
 
 from __future__ import annotations
 
