@@ -1,0 +1,67 @@
+// RUN: isthmus-opt %s -p fuse | filecheck %s
+
+// A transpose in front of a contraction is a view of the buffer.
+// CHECK-LABEL: @transposed_operand
+// CHECK-NEXT:  kernel.extern %{{.*}}, %{{.*}} {symbol = "prim.dot", {{.*}}, views = [none, {{\[\[}}4, 16], [1, 4], 0], none], cost = 1024.0}
+func.func @transposed_operand(%x: tensor<8x4xf32>, %w: tensor<16x4xf32>) -> tensor<8x16xf32> {
+  %t = prim.transpose %w {perm = [1, 0]} : tensor<4x16xf32>
+  %d = prim.dot %x, %t {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<8x16xf32>
+  func.return %d : tensor<8x16xf32>
+}
+
+// Rows that no BLAS call walks are copied first.
+// CHECK-LABEL: @no_matrix
+// CHECK:       kernel.fused
+// CHECK:       kernel.extern %fused{{.*}}, %{{.*}} {symbol = "prim.dot", args = {{.*}}, cost
+func.func @no_matrix(%x: tensor<8x4xf32>, %w: tensor<2x16xf32>) -> tensor<4x16xf32> {
+  %s = prim.slice %x {dim = 0, start = 0, limit = 4, stride = 2} : tensor<2x4xf32>
+  %r = prim.slice %s {dim = 1, start = 0, limit = 4, stride = 2} : tensor<2x2xf32>
+  %d = prim.dot %r, %w {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<2x16xf32>
+  %c = prim.concat %d, %d {dim = 0} : tensor<4x16xf32>
+  func.return %c : tensor<4x16xf32>
+}
+
+// A bias with nothing after it is the call's.
+// CHECK-LABEL: @bias
+// CHECK-NEXT:  kernel.extern %{{.*}}, %{{.*}}, %{{.*}} {{{.*}}["bias", "c"]]{{.*}}} : tensor<8x16xf32>
+// CHECK-NEXT:  func.return
+func.func @bias(%x: tensor<8x4xf32>, %w: tensor<4x16xf32>, %b: tensor<16xf32>) -> tensor<8x16xf32> {
+  %d = prim.dot %x, %w {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<8x16xf32>
+  %bb = prim.broadcast %b {dims = [1]} : tensor<8x16xf32>
+  %s = prim.add %d, %bb : tensor<8x16xf32>
+  func.return %s : tensor<8x16xf32>
+}
+
+// With an activation after it the bias costs nothing in that kernel.
+// CHECK-LABEL: @bias_and_activation
+// CHECK-NEXT:  kernel.extern %{{.*}}, %{{.*}} {symbol = "prim.dot"
+// CHECK-NEXT:  kernel.fused
+// CHECK:         prim.add
+// CHECK-NEXT:    prim.tanh
+func.func @bias_and_activation(%x: tensor<8x4xf32>, %w: tensor<4x16xf32>, %b: tensor<16xf32>) -> tensor<8x16xf32> {
+  %d = prim.dot %x, %w {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<8x16xf32>
+  %bb = prim.broadcast %b {dims = [1]} : tensor<8x16xf32>
+  %s = prim.add %d, %bb : tensor<8x16xf32>
+  %t = prim.tanh %s : tensor<8x16xf32>
+  func.return %t : tensor<8x16xf32>
+}
+
+// A result in another shape is the same bytes.
+// CHECK-LABEL: @reshaped_result
+// CHECK:       %[[R:.*]] = kernel.reshape %{{.*}} : tensor<2x4x16xf32>
+// CHECK-NEXT:  func.return %[[R]]
+func.func @reshaped_result(%x: tensor<8x4xf32>, %w: tensor<4x16xf32>) -> tensor<2x4x16xf32> {
+  %d = prim.dot %x, %w {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<8x16xf32>
+  %r = prim.reshape %d : tensor<2x4x16xf32>
+  func.return %r : tensor<2x4x16xf32>
+}
+
+// A custom operator gets its operands in memory as it would eagerly.
+// CHECK-LABEL: @custom
+// CHECK:       kernel.fused
+// CHECK:       kernel.extern %fused{{.*}} {symbol = "mylib::f.default", args = [arg0]} : tensor<4xf32>
+func.func @custom(%x: tensor<4x2xf32>) -> tensor<4xf32> {
+  %t = prim.transpose %x {perm = [1, 0]} : tensor<2x4xf32>
+  %y = prim.opaque %t {callee = "mylib::f.default", args = [arg0]} : tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
