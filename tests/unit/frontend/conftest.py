@@ -188,11 +188,13 @@ def run_captured(captured: Captured, arguments: Sequence[Any]) -> list[Any]:
                 if isinstance(size, Size) and size is Size.symbol(str(size)):
                     assert sizes.setdefault(str(size), number) == number
     results = Evaluation(sizes).block(func.body.block, values)
-    for described, result in zip(signature.results, results, strict=True):
+    returned = ir.operands_of(func.body.block.last_op)
+    for described, value, result in zip(signature.results, returned, results, strict=True):
         if aten.REBOUND in described.extra:
             index = described.extra[aten.REBOUND].data  # type: ignore[attr-defined]
             with torch.no_grad():
                 values[index].as_strided_(result.shape, result.stride(), result.storage_offset())
+            results = [values[index] if v is value else r for v, r in zip(returned, results, strict=True)]
     outputs = []
     for entry in signature.user_outputs or ():
         kind, value = entry
