@@ -197,8 +197,8 @@ def _in_place(lives: Lifetimes, value: SSAValue, argument: int) -> bool:
     for other in _storage(lives, argument):
         if lives.last_use.get(other, -1) > lives.ends[owner]:
             return False
-        if other is not target and lives.last_use.get(other, -1) > step:
-            return False
+        if other is not target and lives.last_use.get(other, -1) >= step:
+            return False  # its place in the storage is not known here
     return _reads_where_it_writes(owner, owner.results.index(value), target)  # pyright: ignore[reportArgumentType]
 
 

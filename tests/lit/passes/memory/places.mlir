@@ -1,0 +1,36 @@
+// RUN: isthmus-opt %s -p fuse,schedule,plan-memory | filecheck %s
+
+// Temporaries that are not alive together share memory; results are the caller's.
+// CHECK-LABEL: @chain
+// CHECK-SAME:  isthmus.temporary_bytes = #isthmus.lit<32768>
+// CHECK:       kernel.extern %{{.*}} places = {{\[\[}}"temporary", 0]]}
+// CHECK:       kernel.extern %{{.*}} places = {{\[\[}}"temporary", 16384]]}
+// CHECK:       kernel.extern %{{.*}} places = {{\[\[}}"temporary", 0]]}
+// CHECK:       kernel.extern %{{.*}} places = {{\[\[}}"output", 0]]}
+func.func @chain(%x: tensor<64x64xf32>) -> tensor<64x64xf32> {
+  %a = prim.dot %x, %x {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<64x64xf32>
+  %b = prim.dot %a, %x {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<64x64xf32>
+  %c = prim.dot %b, %x {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<64x64xf32>
+  %d = prim.dot %c, %x {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<64x64xf32>
+  func.return %d : tensor<64x64xf32>
+}
+
+// What the backward needs lives in an arena of its own.
+// CHECK-LABEL: @saved
+// CHECK-SAME:  isthmus.saved_bytes = #isthmus.lit<256>
+// CHECK:       places = {{\[\[}}"output", 0], ["saved", 0]]
+func.func @saved(%x: tensor<64xf32>) -> (tensor<64xf32> {autodiff.output}, tensor<64xf32> {autodiff.saved = 0 : i64}) {
+  %a = prim.exp %x : tensor<64xf32>
+  %b = prim.tanh %x : tensor<64xf32>
+  func.return %a, %b : tensor<64xf32>, tensor<64xf32>
+}
+
+// A scatter works in the buffer that it starts from, where nobody needs that any more.
+// CHECK-LABEL: @scatter_takes_over
+// CHECK:       kernel.fused {{.*}}places = {{\[\[}}"output", 0]]
+// CHECK:       kernel.fused {{.*}}initial = {{.*}}places = {{\[\[}}"output", 0]]
+func.func @scatter_takes_over(%u: tensor<7x32xf32>, %i: tensor<7xi64>) -> tensor<64x32xf32> {
+  %z = prim.const {value = 0.0} : tensor<64x32xf32>
+  %s = prim.scatter %z, %u, %i {dims = [0], kind = "add"} : tensor<64x32xf32>
+  func.return %s : tensor<64x32xf32>
+}
