@@ -152,6 +152,11 @@ class TapeNode:
             run.clones = {i: cast(Tensor, arguments[i]).clone() for i in self._keeper.overwritten}
         return list(self._apply(run, *passed))
 
+    @property
+    def inference(self) -> Executable:
+        """What runs where no gradient is asked for."""
+        return self._inference
+
     def run_detached(self, arguments: list[Value]) -> list[Tensor]:
         """Run off the tape: results have no history, nothing is kept for a backward."""
         self.counters.forward_calls += 1

@@ -33,6 +33,12 @@ class CompiledFunction:
         all_in_order = self._plain and self._order == list(range(convention.results))
         self._is_pure = all_in_order and not convention.gradients and not convention.keys
 
+    @property
+    def positional(self) -> Callable[..., Sequence[object]] | None:
+        """The same function of the arguments one by one, where the program is all there is to a call; else None."""
+        direct = getattr(self.node.inference, "direct", None) if self._is_pure else None
+        return direct() if direct is not None else None
+
     def __call__(self, arguments: Sequence[Value]) -> list[object]:
         """Run on the caller's tensors.
 
