@@ -8,7 +8,7 @@ again, by the very view operations of the program, so that autograd sees them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import torch
