@@ -31,7 +31,9 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2e-2, to
 Function = Callable[..., object]
 
 
-def of_arguments(function: Function, args: Sequence[object], kwargs: dict[str, object]) -> tuple[Function, list[Tensor]]:
+def of_arguments(
+    function: Function, args: Sequence[object], kwargs: dict[str, object]
+) -> tuple[Function, list[Tensor]]:
     """A function of the tensors among the arguments, which gives fresh tensors only, and those tensors."""
     flat, spec = pytree.tree_flatten((tuple(args), kwargs))
     places = [i for i, value in enumerate(flat) if isinstance(value, Tensor)]
@@ -118,9 +120,7 @@ def differs(actual: Tensor, expected: Tensor, tolerance: float) -> str | None:
     if actual.dtype != expected.dtype or actual.shape != expected.shape:
         return f"{actual.dtype}{list(actual.shape)} instead of {expected.dtype}{list(expected.shape)}"
     try:
-        torch.testing.assert_close(
-            actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True, check_stride=False
-        )
+        torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True, check_stride=False)
     except AssertionError as error:
         return str(error)
     return None

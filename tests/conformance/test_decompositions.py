@@ -17,6 +17,7 @@ from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 from isthmus.diagnostics import UnsupportedError
 from tests.conformance.decomposed import TOLERANCE, check_gradients, check_values, decomposed, of_arguments
+from tests.conformance.overload_samples import PROGRAMS, Program
 
 SAMPLES = int(os.environ.get("ISTHMUS_SAMPLES", "1"))
 
@@ -150,3 +151,17 @@ def test_elementary_form(name: str) -> None:
             check_values(program, function, [t.detach() for t in leaves], 1e-10)
         if not program.random and not program.library:
             check_gradients(program, function, leaves, 1e-9)
+
+
+@pytest.mark.row("P5")
+@pytest.mark.parametrize("sample", PROGRAMS, ids=[f"{k}-{p.name}" for k, p in enumerate(PROGRAMS)])
+def test_overload(sample: Program) -> None:
+    """Overloads that torch's samples do not reach; none may be left to the library."""
+    function, tensors = of_arguments(sample.function, sample.tensors, {})
+    leaves = [t.detach().requires_grad_(sample.gradients and t.is_floating_point()) for t in tensors]
+    program = decomposed(function, leaves)
+    assert not program.library
+    with torch.no_grad():
+        check_values(program, function, [t.detach() for t in leaves], 1e-10)
+    if sample.gradients:
+        check_gradients(program, function, leaves, 1e-9)

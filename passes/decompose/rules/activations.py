@@ -137,8 +137,14 @@ def log_sigmoid(e: Emitter, x: SSAValue) -> SSAValue:
 
 @decomposition("log_sigmoid_forward.default")
 def log_sigmoid_forward(e: Emitter, call: Call, x: SSAValue) -> tuple[SSAValue, ...]:
-    y = e.convert(log_sigmoid_of(e, wide(e, x)), call.dtype())
-    return (y,) if len(call.types) == 1 else (y, e.const(0, call.shape(1), call.dtype(1)))
+    """With e^-|x|, which torch keeps for backward on a CPU; empty elsewhere"""
+    z = wide(e, x)
+    y = e.convert(log_sigmoid_of(e, z), call.dtype())
+    if len(call.types) == 1:
+        return (y,)
+    if call.shape(1) != call.shape():
+        return y, e.const(0, call.shape(1), call.dtype(1))
+    return y, e.convert(e.exp(e.neg(e.abs(z))), call.dtype(1))
 
 
 @pointwise("mish.default", operands=1)

@@ -256,8 +256,15 @@ def polygamma(e: Emitter, call: Call, n: int, x: SSAValue) -> SSAValue:
     return e.convert(e.unary(prim.DigammaOp, e.convert(x, inside(call.dtype()))), call.dtype())
 
 
-@decomposition("linalg_vander.default", "vander.default")
-def vander(e: Emitter, call: Call, x: SSAValue, n: int | None) -> SSAValue:
+@decomposition("vander.default")
+def vander(e: Emitter, call: Call, x: SSAValue, n: int | None, increasing: bool) -> SSAValue:
+    """The powers of x, highest first unless increasing"""
+    y = powers(e, call, x, n)
+    return y if increasing else e.reverse(y, (1,))
+
+
+@decomposition("linalg_vander.default")
+def powers(e: Emitter, call: Call, x: SSAValue, n: int | None) -> SSAValue:
     """y[..., k] = xᵏ as running products"""
     shape = call.shape()
     last = len(shape) - 1
