@@ -6,6 +6,7 @@ it is f32 arithmetic that is rounded. A boolean is one bit in a register and one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Union
 
@@ -54,6 +55,16 @@ Operand = Union[Value, Complex]  # noqa: UP007
 def lanes_of(value: Operand) -> int:
     """Give the number of lanes."""
     return value.type.lanes
+
+
+def parts_of(value: Operand) -> tuple[Value, ...]:
+    """Give the registers of a value."""
+    return (value.real, value.imaginary) if isinstance(value, Complex) else (value,)
+
+
+def from_parts(parts: Sequence[Value]) -> Operand:
+    """Give the value whose registers these are."""
+    return parts[0] if len(parts) == 1 else Complex(parts[0], parts[1])
 
 
 def splat(m: Math, value: Operand, lanes: int) -> Operand:

@@ -13,7 +13,7 @@ from isthmus.codegen.cpu import random, reductions
 from isthmus.codegen.cpu.memory import Place
 from isthmus.codegen.cpu.reductions import Accumulator, Combiner
 from isthmus.codegen.cpu.state import State
-from isthmus.codegen.dtypes import REGISTER, Operand, constant, convert
+from isthmus.codegen.dtypes import REGISTER, Operand, constant, convert, from_parts, parts_of
 from isthmus.codegen.llvm_text import Number, Type, Value
 from isthmus.dialects import kernel as k
 from isthmus.dialects import prim
@@ -28,7 +28,7 @@ class Body(elementwise.Context):
         self.state = state
         self.math = state.math
         self.accumulators: dict[Operation, Accumulator] = {}
-        self.carries: dict[k.CumulativeOp, Value] = {}
+        self.carries: dict[k.CumulativeOp, tuple[Value, ...]] = {}
         self.strips: dict[SSAValue, Value] = {}
         self._checks = {op: n + 1 for n, op in enumerate(k.checks(state.plan.kernel))}
 
@@ -95,15 +95,17 @@ class Body(elementwise.Context):
 
     def rng(self, op: Operation) -> None:
         """kernel.rng"""
-        state = self.state
+        state, dtype = self.state, ir.dtype_of(op.results[0])
         key, counter = (cast(Value, state.get(v)) for v in ir.operands_of(op))
         if max(key.type.lanes, counter.type.lanes) > 1:
             key, counter = state.splat_value(key), state.splat_value(counter)
         if lit(cast(k.RngOp, op), "kind") == "bits":
             result: Operand = random.philox(state, key, counter)[0]
-            result = convert(self.math, result, "i64", ir.dtype_of(op.results[0]))
+            result = convert(self.math, result, "i64", dtype)
+        elif ir.is_float(dtype):
+            result = random.uniform(state, key, counter, dtype)
         else:
-            result = random.uniform(state, key, counter, ir.dtype_of(op.results[0]))
+            raise elementwise.unsupported(op, dtype)
         state.set(op.results[0], result)
 
     # ---- along the row
@@ -114,26 +116,24 @@ class Body(elementwise.Context):
 
     def begin_cumulative(self, op: k.CumulativeOp) -> None:
         """Set the carry of a cumulative op to its identity."""
-        state = self.state
-        dtype, wide = ir.dtype_of(op.y), _carry_dtype(op)
-        if dtype in ("c64", "c128"):
-            raise elementwise.unsupported(op, dtype)
-        type_ = Type.of(REGISTER[wide], state.lanes)
-        slot = self.carries[op] = self.carries.get(op) or state.f.slot(type_)
-        start = reductions.identity(k_kind(op), wide)
-        assert not isinstance(start, complex)
-        state.f.store(state.f.const(start, type_), slot, 64)
+        wide = _carry_dtype(op)
+        start = self.state.splat(constant(self.math, reductions.identity(k_kind(op), wide), wide))
+        if op not in self.carries:
+            self.carries[op] = tuple(self.state.f.slot(part.type) for part in parts_of(start))
+        self._put_carry(op, start)
+
+    def _put_carry(self, op: k.CumulativeOp, value: Operand) -> None:
+        for slot, part in zip(self.carries[op], parts_of(value), strict=True):
+            self.state.f.store(part, slot, 64)
 
     def cumulative(self, op: Operation) -> None:
         """kernel.cumulative: sums and products run in f64, as eager's do."""
         scan, state = cast(k.CumulativeOp, op), self.state
         dtype, wide = ir.dtype_of(scan.y), _carry_dtype(scan)
         x = convert(self.math, state.splat(state.get(ir.operands_of(op)[0])), dtype, wide)
-        type_ = Type.of(REGISTER[wide], state.lanes)
-        slot = self.carries[scan]
-        carry = Combiner(state, k_kind(scan), wide)(state.f.load(slot, type_, 64), x)
-        assert isinstance(carry, Value)
-        state.f.store(carry, slot, 64)
+        parts = [state.f.load(s, x.type, 64) for s in self.carries[scan]]
+        carry = Combiner(state, k_kind(scan), wide)(from_parts(parts), x)
+        self._put_carry(scan, carry)
         state.set(scan.y, convert(self.math, carry, wide, dtype))
 
     def keep(self, value: SSAValue) -> None:
@@ -207,6 +207,8 @@ class Body(elementwise.Context):
 
 def _carry_dtype(op: k.CumulativeOp) -> str:
     dtype = ir.dtype_of(op.y)
+    if ir.is_complex(dtype):
+        return "c128"
     return "f64" if ir.is_float(dtype) and k_kind(op) in ("add", "mul") else dtype
 
 

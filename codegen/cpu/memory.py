@@ -10,7 +10,16 @@ from collections.abc import Callable
 
 from isthmus.codegen.cpu.plan import Access
 from isthmus.codegen.cpu.state import State
-from isthmus.codegen.dtypes import MEMORY, PARTS, Complex, Operand, from_memory, to_memory
+from isthmus.codegen.dtypes import (
+    MEMORY,
+    PARTS,
+    Complex,
+    Operand,
+    from_memory,
+    from_parts,
+    parts_of,
+    to_memory,
+)
 from isthmus.codegen.llvm_text import I64, PTR, Type, Value
 
 Combine = Callable[[Operand, Operand], Operand]
@@ -86,8 +95,7 @@ class Place:
         if predicate is not None:
             wide = state.splat_value(predicate)
             mask = wide if mask is None else mask & wide
-        values = [self._load_part(part, mask) for part in range(self.parts)]
-        loaded: Operand = values[0] if self.parts == 1 else Complex(values[0], values[1])
+        loaded = from_parts([self._load_part(part, mask) for part in range(self.parts)])
         if default is None:
             return loaded
         assert mask is not None
@@ -98,17 +106,14 @@ class Place:
         if predicate is None:
             return self._read(self.base)
         assert default is not None
-        parts = (default.real, default.imaginary) if isinstance(default, Complex) else (default,)
+        parts = parts_of(default)
         slots = [f.slot(p.type) for p in parts]
         for slot, part in zip(slots, parts, strict=True):
             f.store(part, slot)
         with f.when(predicate), state.frame():
-            read = self._read(self.base)
-            got = (read.real, read.imaginary) if isinstance(read, Complex) else (read,)
-            for slot, part in zip(slots, got, strict=True):
+            for slot, part in zip(slots, parts_of(self._read(self.base)), strict=True):
                 f.store(part, slot)
-        values = [f.load(slot, part.type) for slot, part in zip(slots, parts, strict=True)]
-        return values[0] if len(values) == 1 else Complex(values[0], values[1])
+        return from_parts([f.load(slot, part.type) for slot, part in zip(slots, parts, strict=True)])
 
     def _read(self, address: Value) -> Operand:
         f, type_ = self.state.f, Type.of(self.scalar)
@@ -197,25 +202,20 @@ class Place:
         if combine is not None:
             x = combine(self._read(address), x)
         if isinstance(x, Complex):
-            f.store(x.real, address)
-            f.store(x.imaginary, f.address(address, 1, self.scalar))
+            for number, part in enumerate(parts_of(x)):
+                f.store(part, f.address(address, number, self.scalar))
         else:
             f.store(to_memory(self.state.math, x, self.dtype), address)
 
 
 def _lane(state: State, x: Operand, lane: int) -> Operand:
-    if isinstance(x, Complex):
-        return Complex(state.f.extract(x.real, lane), state.f.extract(x.imaginary, lane))
-    return state.f.extract(x, lane)
+    return from_parts([state.f.extract(part, lane) for part in parts_of(x)])
 
 
 def choose(state: State, condition: Value, yes: Operand, no: Operand) -> Operand:
     """Choose lane by lane between two operands of the same dtype."""
-    if isinstance(yes, Complex) and isinstance(no, Complex):
-        real = state.f.select(condition, yes.real, no.real)
-        return Complex(real, state.f.select(condition, yes.imaginary, no.imaginary))
-    assert isinstance(yes, Value) and isinstance(no, Value)
-    return state.f.select(condition, yes, no)
+    pairs = zip(parts_of(yes), parts_of(no), strict=True)
+    return from_parts([state.f.select(condition, a, b) for a, b in pairs])
 
 
 def fill(state: State, access: Access, count: Value, value: Operand) -> None:
@@ -223,8 +223,7 @@ def fill(state: State, access: Access, count: Value, value: Operand) -> None:
     f, (scalar, parts) = state.f, element(access.dtype)
     start = state.partition * state.size(access.partition_stride) * parts
     base = f.address(state.buffers[access.buffer], start, scalar)
-    raw = [value.real, value.imaginary] if isinstance(value, Complex) else [value]
-    raw = [to_memory(state.math, v, access.dtype) if parts == 1 else v for v in raw]
+    raw = [to_memory(state.math, v, access.dtype) if parts == 1 else v for v in parts_of(value)]
     with f.loop(0, count) as i:
         for part, number in enumerate(raw):
             f.store(number, f.address(base, i * parts + part, scalar))

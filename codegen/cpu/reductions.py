@@ -16,7 +16,15 @@ from isthmus.codegen import elementwise
 from isthmus.codegen.complex_math import multiply
 from isthmus.codegen.cpu.memory import choose
 from isthmus.codegen.cpu.state import State
-from isthmus.codegen.dtypes import PARTS, REGISTER, Complex, Operand, round_to
+from isthmus.codegen.dtypes import (
+    PARTS,
+    REGISTER,
+    Complex,
+    Operand,
+    from_parts,
+    parts_of,
+    round_to,
+)
 from isthmus.codegen.llvm_text import Number, Type, Value
 
 INTEGER_BITS = {"i64": 64, "i32": 32, "i16": 16, "i8": 8}
@@ -109,19 +117,19 @@ class Accumulator:
 
     def _slots(self) -> list[list[Value]]:
         f = self._state.f
-        return [[f.slot(p.type) for p in _parts(start)] for start in self._starts]
+        return [[f.slot(p.type) for p in parts_of(start)] for start in self._starts]
 
     def _put(self, slots: list[list[Value]], values: Sequence[Operand]) -> None:
         for places, value in zip(slots, values, strict=True):
-            for slot, part in zip(places, _parts(value), strict=True):
+            for slot, part in zip(places, parts_of(value), strict=True):
                 self._state.f.store(part, slot, 64)
 
     def _get(self, slots: list[list[Value]]) -> list[Operand]:
         f = self._state.f
         found: list[Operand] = []
         for places, start in zip(slots, self._starts, strict=True):
-            parts = [f.load(s, p.type, 64) for s, p in zip(places, _parts(start), strict=True)]
-            found.append(parts[0] if len(parts) == 1 else Complex(parts[0], parts[1]))
+            parts = [f.load(s, p.type, 64) for s, p in zip(places, parts_of(start), strict=True)]
+            found.append(from_parts(parts))
         return found
 
     def start(self) -> None:
@@ -178,10 +186,6 @@ class Accumulator:
         if isinstance(value, Complex):
             return Complex(pick(value.real), pick(value.imaginary))
         return pick(value)
-
-
-def _parts(value: Operand) -> tuple[Value, ...]:
-    return (value.real, value.imaginary) if isinstance(value, Complex) else (value,)
 
 
 def make(state: State, kind: str, dtype: str, copies: int, lanes: int) -> Accumulator:

@@ -194,6 +194,17 @@ def test_cumulative(dtype, kind, reverse):
     check(text, [torch.randn(n, m).mul(2).to(TORCH[dtype])], (None, 1, 0))
 
 
+@pytest.mark.parametrize("kind", ["add", "mul"])
+def test_cumulative_complex(kind):
+    n, m, t = 5, 19, "complex<f32>"
+    body = f"""
+    %v = kernel.load {{operand = 0, map = [d0, d1]}} : {t}
+    %c = kernel.cumulative %v {{kind = "{kind}", dim = 1, reverse = false}} : {t}
+    kernel.store %c {{result = 0, map = [d0, d1]}}"""
+    text = function([tensor([n, m], "c64")], [tensor([n, m], "c64")], [n, m], [PARALLEL, ROW], body)
+    check(text, [torch.randn(n, m, dtype=torch.complex64)], (None, 0))
+
+
 def test_cumulative_sum_is_that_of_eager_bit_by_bit():
     body = """
     %v = kernel.load {operand = 0, map = [d0]} : f32
