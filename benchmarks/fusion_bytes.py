@@ -184,7 +184,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--native", action="store_true")
     options = parser.parse_args()
-    print(f"{'program':20} {'kernels f, b':>14} {'distinct':>9} {'calls':>8} {'MB f, b':>16} {'target':>22} {'peer':>22}")
+    print(
+        f"{'program':20} {'kernels f, b':>14} {'distinct':>9} {'calls':>8} {'MB f, b':>16} {'target':>22} {'peer':>22}"
+    )
     for name, case in CASES.items():
         if options.names and name not in options.names:
             continue

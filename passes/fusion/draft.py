@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import cast
 
 from xdsl.ir import Operation
@@ -502,7 +502,7 @@ def _linear(index: Sequence[Expr], shape: Sequence[Dim]) -> Expr:
     return total
 
 
-@lru_cache(maxsize=None)
+@cache
 def mask(dims: frozenset[int]) -> int:
     """A set of dims as bits."""
     return sum(1 << d for d in dims)

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 from isthmus.dialects import prim
 from isthmus.passes.analysis import cost
+from isthmus.passes.analysis.clusters import CHEAP, LARGEST_CONE
 from isthmus.passes.fusion.clusters import Cluster, build
 from isthmus.passes.fusion.draft import Refused
 from isthmus.passes.fusion.graph import Graph, Kind, Node, Value
 from isthmus.passes.fusion.merge import Merger
 from isthmus.passes.fusion.traffic import work
 
-CHEAP = 4.0
-"""A value of one buffer's elements that costs no more additions than this is computed wherever it is read."""
-
 DEAR = 8.0
 """A value that costs at least this much is not computed once for every element that it is repeated for."""
-
-LARGEST_CONE = 100
-"""Ops that one value is computed from without a buffer in between."""
 
 MOST_READS = 4
 """A value that needs more buffers than this is not computed again."""
