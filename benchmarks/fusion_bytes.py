@@ -28,7 +28,7 @@ from isthmus.passes.analysis import cost
 
 @dataclass(frozen=True)
 class Case:
-    """A program, and what to compare with: kernels and MB of forward and backward, ours measured before and a peer's."""
+    """A program, and what to compare with: kernels and MB of forward and backward, a prototype's and a peer's."""
 
     make: Callable[[], tuple[Callable[..., Tensor], list[Tensor]]]
     target: str
@@ -136,7 +136,7 @@ CASES = {
 
 
 def moved(func: FuncOp) -> tuple[int, int, int, float]:
-    """Give kernels, distinct kernels, library calls, and megabytes that kernels move, each buffer as its maps touch it."""
+    """Give kernels, distinct kernels, library calls, and the megabytes that kernels move."""
     kernels = [op for op in kernel.launches(func) if isinstance(op, kernel.FusedOp)]
     externs = sum(isinstance(op, kernel.ExternOp) for op in kernel.launches(func))
     total = sum(moved_op(op) for op in kernels)

@@ -15,7 +15,7 @@ from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim.base import ints
 from isthmus.ir import Shape
-from isthmus.sizes import Dim, Size, size_max, size_min
+from isthmus.sizes import Dim, size_max, size_min
 
 GUESS = 256
 """What an unknown size is taken for."""
@@ -108,8 +108,7 @@ def symbolic_partitions(points: Dim, nbytes: Dim) -> Dim:
     """The same for sizes that are known when it runs."""
     if isinstance(points, int) and isinstance(nbytes, int):
         return partitions(points, nbytes)
-    wanted = size_min(points, (nbytes // PARTITION_BYTES) if isinstance(nbytes, Size) else nbytes // PARTITION_BYTES)
-    return size_max(1, size_min(wanted, MOST_PARTITIONS))
+    return size_max(1, size_min(size_min(points, nbytes // PARTITION_BYTES), MOST_PARTITIONS))
 
 
 def flops(op: Operation) -> float:

@@ -10,6 +10,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from isthmus import ir
 from isthmus.dialects import kernel, prim
 from isthmus.dialects.kernel import Expr, Map, constant, dim
+from isthmus.dialects.prim.emitter import python_number
 from isthmus.ir import Literal, Shape
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index
@@ -201,7 +202,7 @@ class Emitter:
         properties: dict[str, Attribute] = {"operand": Literal.of(self.operand(value)), "map": map_}
         if guarded:
             values.append(self.made[instr.args[-1]])
-            properties["default"] = Literal.of(prim.emitter.python_number(0, instr.dtype))
+            properties["default"] = Literal.of(python_number(0, instr.dtype))
         return self.add(kernel.LoadOp, values, [instr.dtype], properties, value.maker.op).results[0]
 
     def const(self, instr: Instr) -> SSAValue:

@@ -1,4 +1,4 @@
-"""Library calls: what each operand sees of which buffer, so that transposes and reshapes in front of them cost nothing."""
+"""Library calls: what each operand sees of which buffer, so that transposes in front of them cost nothing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The program as fusion sees it: values, the nodes that make them, and which values have a buffer of their own.
 
-A node is *inlined* (computed where it is wanted: arithmetic, views, constants), *anchored* (a reduction, computed at one
-place of one kernel) or *extern* (a library call or control flow). A reduction down columns becomes two nodes: partial
-results of each partition, and an ordinary reduction that combines them.
+A node is *inlined* (computed where it is wanted: arithmetic, views, constants), *anchored* (a reduction, computed at
+one place of one kernel) or *extern* (a library call or control flow). A reduction down columns becomes two nodes:
+partial results of each partition, and an ordinary reduction that combines them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Value:
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """What makes values. `reduced` are the operand's dims that a reduction takes; `op` is the primitive (None: partials)."""
+    """What makes values. `reduced`: the operand's dims that a reduction takes; `op`: the primitive (None: a copy)."""
 
     kind: Kind
     op: Operation | None

@@ -44,8 +44,10 @@ def choose_roots(graph: Graph) -> None:
         for value in node.results:
             if whole is not None and not value.root and _is_root(value, whole, uses.get(value, 0)):
                 value.root = True
-            kept = whole is None or value.root
-            cones[value] = Cone(0.0, frozenset((value,)), 1) if kept else whole
+            if whole is None or value.root:
+                cones[value] = Cone(0.0, frozenset((value,)), 1)
+            else:
+                cones[value] = whole
         if isinstance(node.op, prim.BroadcastOp):
             _keep_repeated(node, cones)
 
