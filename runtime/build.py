@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-import isthmus
+from isthmus import diagnostics
 from isthmus.dialects.program import Program
 from isthmus.dialects.target import Target
 from isthmus.runtime import cache, cpu
@@ -120,7 +120,7 @@ def versions(target: Target) -> tuple[str, ...]:
 @functools.cache
 def source_version() -> str:
     """A digest of the code that generates code, so that an edit of it makes old entries stale."""
-    package = Path(isthmus.__file__).parent
+    package = Path(diagnostics.__file__).parent
     parts: list[str | bytes] = []
     for folder in ("codegen", "dialects"):
         for path in sorted((package / folder).rglob("*.py")):
