@@ -7,6 +7,7 @@ anew, so that no rounding is left uncompensated. Run it to print every table of 
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ def _rounded_one_by_one(fit: Fit) -> list[float]:
     result: list[float] = []
 
     def fixed(x: mpf) -> mpf:
-        return sum((mpf(c) * x**p for p, c in zip(fit.powers, result)), mpf(0))
+        return sum((mpf(c) * x**p for p, c in zip(fit.powers, result, strict=False)), mpf(0))
 
     for start in range(len(fit.powers)):
         try:
@@ -120,5 +121,161 @@ def _round(fit: Fit, value: mpf) -> float:
 
 
 def _error(fit: Fit, c: Sequence[float]) -> mpf:
+    def left(x: mpf) -> mpf:
+        return fit.target(x) - sum(mpf(v) * x**p for v, p in zip(c, fit.powers, strict=True))
+
     points = [mpf(fit.low) + (mpf(fit.high) - mpf(fit.low)) * i / 2000 for i in range(2001)]
-    return max(abs(fit.weight(x) * (fit.target(x) - sum(mpf(v) * x**p for v, p in zip(c, fit.powers)))) for x in points)
+    return max(abs(fit.weight(x) * left(x)) for x in points)
+
+
+# ---- what codegen/vector_math uses; near 0 the first terms of the series stand for 0/0
+
+NEAR = mpf(10) ** -16
+HALF_LN2 = float(mp.log(2) / 2) * 1.0005
+
+
+def exp_rest(x: mpf) -> mpf:
+    """(e^x - 1 - x)/x²"""
+    return (mp.expm1(x) - x) / x**2 if abs(x) > NEAR else mpf(1) / 2 + x / 6
+
+
+def exp2_rest(x: mpf) -> mpf:
+    """(2^x - 1)/x"""
+    return (mpf(2) ** x - 1) / x if abs(x) > NEAR else mp.log(2) * (1 + x * mp.log(2) / 2)
+
+
+def log_rest(x: mpf) -> mpf:
+    """(ln(1 + x) - x + x²/2)/x³"""
+    return (mp.log1p(x) - x + x * x / 2) / x**3 if abs(x) > NEAR else mpf(1) / 3 - x / 4
+
+
+def in_square(f: Real, first: mpf, second: mpf) -> Real:
+    """(f(√z)/√z - 1)/z, of an odd f with f(x) = x + first·x³ + second·x⁵ + ..."""
+
+    def rest(z: mpf) -> mpf:
+        r = mp.sqrt(z)
+        return (f(r) / r - 1) / z if z > NEAR else first + second * z
+
+    return rest
+
+
+def cos_rest(z: mpf) -> mpf:
+    """(cos √z - 1 + z/2)/z²"""
+    return (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2 if z > NEAR else mpf(1) / 24 - z / 720
+
+
+def artanh_rest(z: mpf) -> mpf:
+    """(2·artanh(√z)/√z - 2)/z"""
+    return (2 * mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 2) / z if z > NEAR else mpf(2) / 3 + 2 * z / 5
+
+
+def artanh_rest2(z: mpf) -> mpf:
+    """(2·artanh(√z)/√z - 2 - 2z/3)/z²"""
+    return (artanh_rest(z) - mpf(2) / 3) / z if z > NEAR else mpf(2) / 5 + 2 * z / 7
+
+
+def erf_rest(z: mpf) -> mpf:
+    """erf(√z)/√z - 1"""
+    return mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1 if z > NEAR else 2 / mp.sqrt(mp.pi) - 1
+
+
+@functools.cache
+def erfcx_scaled(t: mpf) -> mpf:
+    """(1 + 2x)·e^(x²)·erfc x at x = 4(1 + t)/(1 - t)"""
+    x = 4 * (1 + t) / (1 - t)
+    if x < 60:
+        return (1 + 2 * x) * mp.exp(x * x) * mp.erfc(x)
+    total, term = mpf(0), mpf(1)
+    for k in range(1, 30):
+        total += term
+        term *= -(2 * k - 1) / (2 * x * x)
+    return (1 + 2 * x) * total / (x * mp.sqrt(mp.pi))
+
+
+@functools.cache
+def erfinv_ratio(w: mpf) -> mpf:
+    """erfinv(x)/x at w = -ln(1 - x²), by Newton on ln erfc"""
+    if w < NEAR:
+        return mp.sqrt(mp.pi) / 2
+    x = mp.sqrt(-mp.expm1(-w))
+    q = mp.exp(-w) / (1 + x)
+    y = x * mp.sqrt(mp.pi) / 2 if w < 3 else mp.sqrt(-mp.log(q))
+    for _ in range(100):
+        slope = -2 / mp.sqrt(mp.pi) * mp.exp(-y * y) / mp.erfc(y)
+        step = mp.log(mp.erfc(y) / q) / slope
+        y -= step
+        if abs(step) < mpf(10) ** -50:
+            break
+    return y / x
+
+
+def _fit(name: str, f: Real, w: Real, low: float, high: float, count: int, double: bool) -> Fit:
+    return Fit(f"{name} {'f64' if double else 'f32'}", f, w, low, high, tuple(range(count)), double)
+
+
+def fits() -> list[Fit]:
+    """Every table of coefficients, in the order of the files."""
+    quarter = float((mp.pi / 4) ** 2) * 1.001
+    octant = float((mp.sqrt(2) - 1) ** 2) * 1.001
+    sin_rest = in_square(mp.sin, -mpf(1) / 6, mpf(1) / 120)
+    asin_rest = in_square(mp.asin, mpf(1) / 6, mpf(3) / 40)
+    atan_rest = in_square(mp.atan, -mpf(1) / 3, mpf(1) / 5)
+    found: list[Fit] = []
+    for double, count, more in ((False, 6, 6), (True, 11, 12)):
+        low, high = -HALF_LN2, HALF_LN2 * 1.001
+        found += [
+            _fit("EXP", exp_rest, lambda x: x**2 / mp.exp(x), low, high, count, double),
+            _fit("EXPM1", exp_rest, lambda x: x**2 / mp.expm1(x) if x else x, low, high, count, double),
+            _fit("EXP2", exp2_rest, lambda x: x / mpf(2) ** x, -0.5002, 0.5005, more, double),
+        ]
+    found += [
+        _fit("LOG", log_rest, lambda x: x**3 / mp.log1p(x) if x else x, -1 / 3, 0.3334, 9, False),
+        _fit("LOG", artanh_rest, lambda z: z / 2, 0, 0.0401, 8, True),
+        _fit("pow LOG", artanh_rest2, lambda z: z * z / 2, 0, 0.0401, 8, True),
+        _fit("SIN", sin_rest, lambda z: z, 0, quarter, 7, True),
+        _fit("COS", cos_rest, lambda z: z * z, 0, quarter, 6, True),
+        _fit("SIN_SHORT", sin_rest, lambda z: z, 0, quarter, 4, True),
+        _fit("COS_SHORT", cos_rest, lambda z: z * z, 0, quarter, 4, True),
+        _fit("ASIN", asin_rest, lambda z: z, 0, 0.2501, 13, True),
+        _fit("ATAN", atan_rest, lambda z: z, 0, octant, 12, True),
+    ]
+    for double, near, tail, low, high in ((False, 7, 8, 0.92, 4.0), (True, 12, 19, 1.0, 6.0)):
+        found += [
+            _fit("ERF", erf_rest, lambda z: 1 / (1 + erf_rest(z)), 0, 1.0, near, double),
+            _fit(
+                "ERF_TAIL",
+                lambda t: -mp.log(mp.erfc(t)),
+                lambda t: mp.erfc(t) / mp.erf(t),
+                low,
+                high,
+                tail,
+                double,
+            ),
+        ]
+    found.append(_fit("ERFCX", erfcx_scaled, lambda t: 1 / erfcx_scaled(t), -1, 0.76, 23, True))
+    places: tuple[tuple[str, Real, float, float, int], ...] = (
+        ("ERFINV", lambda t: t + mpf(25) / 8, -3.125, 3.125, 24),
+        ("ERFINV_MIDDLE", lambda t: (t + mpf(13) / 4) ** 2, -0.75, 0.7501, 21),
+        ("ERFINV_TAIL", lambda t: (t + 5) ** 2, -1.0, 1.1, 19),
+    )
+    for name, place, low, high, count in places:
+
+        def ratio(t: mpf, place: Real = place) -> mpf:
+            return erfinv_ratio(place(t))
+
+        found.append(_fit(name, ratio, lambda t, f=ratio: 1 / f(t), low, high, count, True))
+    return found
+
+
+def main(wanted: Sequence[str]) -> None:
+    """Print the tables whose name starts with one of the words, all without words."""
+    for fit in fits():
+        if not wanted or any(fit.name.startswith(w) for w in wanted):
+            coefficients, error = rounded(fit)
+            print(f"{fit.name}: error 2^{error:.1f}")
+            for c in coefficients:
+                print(f"    {c!r},")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
