@@ -251,3 +251,40 @@ def test_shared_storage_is_found() -> None:
     x = torch.arange(6.0)
     assert shared_storage([x, torch.ones(2), x[2:], 3, x.view(2, 3)]) == ((0, 2, 4),)
     assert shared_storage([torch.zeros(0), torch.zeros(0)]) == ()
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_an_argument_overwritten_in_place_by_a_constant(hidden: bool):
+    """x.fill_(0.5) computed into x itself: its history ends there, unless autograd does not see the write."""
+    convention = Convention(
+        arguments=1, results=1, outputs=(UserOutput("argument", 0),), mutations=(Mutation(0, 0, hidden=hidden),)
+    )
+
+    def forward(arguments: list[Value]) -> list[Tensor]:
+        (x,) = tensors(arguments)
+        with torch.no_grad():
+            x.detach().fill_(0.5)
+        return [x]
+
+    forward.native = True  # type: ignore[attr-defined]
+    leaf = torch.randn(3, requires_grad=True)
+    x = leaf * 2
+    (out,) = compiled(convention, forward)([x])
+    assert out is x and x.tolist() == [0.5, 0.5, 0.5]
+    (gradient,) = torch.autograd.grad(x.sum(), leaf, allow_unused=True, materialize_grads=True)
+    assert gradient.tolist() == ([2.0, 2.0, 2.0] if hidden else [0.0, 0.0, 0.0])
+
+
+def test_geometries_count_from_the_first_element():
+    convention = Convention(
+        arguments=1,
+        results=0,
+        outputs=(
+            UserOutput("argument", 0, (View("as_strided.default", ((2,), (2,), 1), Geometry((2,), (2,), 1)),)),
+            UserOutput("argument", 0, (View("view.dtype", ("i32",), Geometry((8,), (1,))),)),
+        ),
+    )
+    x = torch.arange(10.0, dtype=torch.float64)[3:7]
+    odd, bits = compiled(convention, lambda arguments: [])([x])
+    assert isinstance(odd, Tensor) and odd.tolist() == [4.0, 6.0]
+    assert isinstance(bits, Tensor) and torch.equal(bits, x.view(torch.int32))

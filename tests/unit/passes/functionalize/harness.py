@@ -22,8 +22,10 @@ from isthmus.frontend.finish import finish
 from isthmus.frontend.recorder import Recorder
 from isthmus.frontend.symbolic import SizeReader
 from isthmus.passes.functionalize.functionalize import FunctionalizePass
+from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.boundary import CompiledFunction
-from isthmus.runtime.interpret import interpreted
+from isthmus.runtime.convention import Convention, Value
+from isthmus.runtime.interpret import Interpreter, interpreted
 
 Function = Callable[..., object]
 
@@ -63,22 +65,30 @@ class Functional:
 
     def __call__(self, *arguments: Tensor) -> list[object]:
         """Run as the runtime does: interpret, copy back, rebuild aliases. On the tape, by torch's own autograd."""
-        values = [*arguments, *self.captured.constants]
-        execute = interpreted(self.func)
         recorded = any(a.wants_gradient for a in Signature.of(self.func).arguments)
+        node = _OnTorchsTape(convention_of(self.func), interpreted(self.func), recorded)
+        return CompiledFunction(node.convention, node)([*arguments, *self.captured.constants])
 
-        def run(given: list[Tensor]) -> list[Tensor]:
-            taken = {a.untyped_storage().data_ptr() for a in given if isinstance(a, Tensor)}
-            results = []
-            with torch.set_grad_enabled(recorded):
-                made = execute(given)
-            for result in made:
-                shared = result.untyped_storage().data_ptr() in taken
-                results.append(result.clone() if shared else result)
-                taken.add(results[-1].untyped_storage().data_ptr())
-            return results
 
-        return CompiledFunction(convention_of(self.func), run)(values)
+class _OnTorchsTape(TapeNode):
+    """A node whose derivative is torch's own, through the interpreter."""
+
+    def __init__(self, convention: Convention, execute: Interpreter, recorded: bool) -> None:
+        super().__init__(convention, execute)
+        self.execute, self.recorded = execute, recorded
+
+    def __call__(self, arguments: list[Value]) -> list[Tensor]:
+        taken = {a.untyped_storage().data_ptr() for a in arguments if isinstance(a, Tensor)}
+        results = []
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.recorded):
+            made = self.execute(arguments)
+        for result in made:
+            shared = result.untyped_storage().data_ptr() in taken
+            results.append(result.clone() if shared else result)
+            taken.add(results[-1].untyped_storage().data_ptr())
+        return results
+
+    run_detached = __call__
 
 
 def functional(function: Function, arguments: Sequence[Tensor]) -> Functional:
@@ -179,8 +189,10 @@ def gradients_of(total: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor]:
     return torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
 
 
-def check_program(function: Function, arguments: Sequence[Tensor]) -> str:
-    """Compare as far as eager goes.
+def check_program(
+    function: Function, arguments: Sequence[Tensor], compiled: Callable[..., Function] = functional
+) -> str:
+    """Compare as far as eager goes with what `compiled(function, arguments)` gives.
 
     Gives "agrees", "values agree" where eager's tape refuses the program, "refused" where eager refuses it anyway.
     """
@@ -202,7 +214,7 @@ def check_program(function: Function, arguments: Sequence[Tensor]) -> str:
         mine = [a.detach() for a in mine]
     inner = writable(mine)
     try:
-        program = functional(function, inner)
+        program = compiled(function, inner)
     except ValueError as error:
         if "Cannot view a tensor" not in str(error):
             raise
