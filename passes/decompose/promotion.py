@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from typing import cast
 
 from xdsl.ir import SSAValue
 
@@ -16,10 +15,34 @@ from isthmus.sizes import Size
 DEFAULT_FLOAT = "f32"
 """What a Python float makes of an integer tensor (torch's default dtype while nobody changes it)."""
 
-_CATEGORY = {"i1": 0, "u8": 1, "i8": 1, "i16": 1, "i32": 1, "i64": 1, "f16": 2, "bf16": 2, "f32": 2, "f64": 2}
-_CATEGORY |= {"c64": 3, "c128": 3}
-_WIDTH = {"i1": 0, "u8": 1, "i8": 1, "i16": 2, "i32": 3, "i64": 4, "f16": 5, "bf16": 5, "f32": 6, "f64": 7}
-_WIDTH |= {"c64": 8, "c128": 9}
+_CATEGORY = {
+    "i1": 0,
+    "u8": 1,
+    "i8": 1,
+    "i16": 1,
+    "i32": 1,
+    "i64": 1,
+    "f16": 2,
+    "bf16": 2,
+    "f32": 2,
+    "f64": 2,
+    "c64": 3,
+    "c128": 3,
+}
+_WIDTH = {
+    "i1": 0,
+    "u8": 1,
+    "i8": 1,
+    "i16": 2,
+    "i32": 3,
+    "i64": 4,
+    "f16": 5,
+    "bf16": 5,
+    "f32": 6,
+    "f64": 7,
+    "c64": 8,
+    "c128": 9,
+}
 
 
 def promote(a: str, b: str) -> str:
@@ -79,13 +102,13 @@ def rounded(value: Scalar, dtype: str) -> Scalar:
         return value
     if dtype == "f16":
         try:
-            return cast(float, struct.unpack("<e", struct.pack("<e", value))[0])
+            return struct.unpack("<e", struct.pack("<e", value))[0]
         except OverflowError:
             return float("inf") if value > 0 else float("-inf")
     if dtype == "bf16" and value == value and abs(value) < 3.38e38:
         (bits,) = struct.unpack("<I", struct.pack("<f", value))
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-        return cast(float, struct.unpack("<f", struct.pack("<I", bits))[0])
+        return struct.unpack("<f", struct.pack("<I", bits))[0]
     return value
 
 

@@ -136,4 +136,4 @@ def _custom(rebuild: Rebuild, scope: Scope, op: Operation) -> Sequence[SSAValue]
     literals["gradients"] = (*op.gradients, *(-1 for _ in keys))
     operands = [*scope.of(op.operands), *keys]
     regions = [Region(forward.block), Region(backward.block)]
-    return rebuild.emit(scope, op, autodiff.CustomOp, operands, regions, **literals)
+    return rebuild.emit(scope, op, autodiff.CustomOp, operands, regions, None, **literals)

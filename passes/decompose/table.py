@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TypeVar
@@ -149,12 +148,3 @@ def elementary(*classes: type[PrimOp]) -> Callable[[ElementaryT], ElementaryT]:
 def load_rules() -> None:
     """Fill the default tables from `rules/`, once."""
     import_module("isthmus.passes.decompose.rules")
-
-
-@contextmanager
-def refusing(errors: type[Exception]) -> Iterator[None]:
-    """Turn errors into a refusal: the call is left to the library."""
-    try:
-        yield
-    except errors as error:
-        raise Refusal(str(error)) from error

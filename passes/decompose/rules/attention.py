@@ -142,7 +142,7 @@ def attention(
     if dropout != 0:
         output = _with_dropout(e, call, parts, added, dropout, causal, number)
     else:
-        output, _ = e.attention(*parts, added, number, causal)
+        output, _ = e.attention(parts[0], parts[1], parts[2], added, number, causal)
     return e.reshape(output, call.shape())
 
 

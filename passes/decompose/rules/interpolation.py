@@ -127,7 +127,7 @@ def _linear_along(e: Emitter, x: SSAValue, dim: int, n: Dim, out: Dim, factor: f
 
 
 def _phases(e: Emitter, x: SSAValue, dim: int, n: Dim, times: int) -> SSAValue:
-    """A whole factor: the results i·times + p stand at i + (p + ½)/times - ½, the same blend of neighbours for all i."""
+    """A whole factor: result i·times + p stands at i + (p + ½)/times - ½, the same blend of neighbours for all i."""
     edged = replicated(e, x, dim, 1, 1)
     parts: list[SSAValue] = []
     for p in range(times):

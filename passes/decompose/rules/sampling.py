@@ -136,7 +136,7 @@ def grid_sampler(e: Emitter, call: Call, x: SSAValue, grid: SSAValue, mode: int,
 @decomposition("affine_grid_generator.default")
 def affine_grid(e: Emitter, call: Call, theta: SSAValue, size: Sequence[Dim], align: bool) -> SSAValue:
     """θ·(position, 1) for every position of the image, from -1 to 1 in each dimension"""
-    n, *spatial, rank = call.shape()
+    spatial = call.shape()[1:-1]
     dtype = ir.dtype_of(theta)
     columns: list[SSAValue] = []
     for d in reversed(range(len(spatial))):
