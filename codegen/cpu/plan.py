@@ -146,12 +146,14 @@ class Plan:
     @cached_property
     def walks(self) -> tuple[Walk | None, ...]:
         """Per level the walk over the rows, None where there is nothing to do there."""
-        found = [self._walk(level) for level in range(self.last_level + 1)]
+        found: list[Walk | None] = []
         kept: set[SSAValue] = set()
-        for walk in reversed(found):
+        for level in range(self.last_level, -1, -1):  # what a walk keeps may itself need what an earlier one keeps
+            walk = self._keeping(self._walk(level), level, kept)
             if walk is not None:
                 kept.update(v for v in walk.restored if self.residence(v) == "keep")
-        return tuple(w and self._keeping(w, level, kept) for level, w in enumerate(found))
+            found.append(walk)
+        return tuple(reversed(found))
 
     def _walk(self, level: int) -> Walk | None:
         sinks = [
@@ -184,15 +186,14 @@ class Plan:
         cumulative = tuple(op for op in ops if isinstance(op, k.CumulativeOp))
         return Walk(ops, reductions, cumulative, (), tuple(restored))
 
-    def _keeping(self, walk: Walk, level: int, kept: set[SSAValue]) -> Walk:
+    def _keeping(self, walk: Walk | None, level: int, kept: set[SSAValue]) -> Walk | None:
         mine = [v for v in kept if self.levels[cast(Operation, v.owner)] == level]
         ordered = [r for op in self.kernel.block.ops for r in op.results if r in mine]
         if not ordered:
             return walk
-        roots: list[Operation] = [*walk.ops]
-        roots += [r.owner for r in ordered]
+        roots: list[Operation] = [*(walk.ops if walk is not None else ()), *(r.owner for r in ordered)]
         whole = self._slice(roots, level)
-        return Walk(whole.ops, walk.reductions, whole.cumulative, tuple(ordered), whole.restored)
+        return Walk(whole.ops, whole.reductions, whole.cumulative, tuple(ordered), whole.restored)
 
     # ---- residence of row values
 

@@ -302,3 +302,16 @@ def test_torch_compile_knows_the_backend():
 
 def test_compile_errors_are_one_family():
     assert issubclass(isthmus.UnsupportedError, CompileError)
+
+
+def test_values_kept_for_a_later_walk_may_need_values_kept_by_an_earlier_one():
+    def f(x, c):
+        s = x.sum()
+        left = c * s * -x.sin() + (c * x.cos()).sum() + c.sum() * x.cos()
+        return left * (x.sin() * s).sum()
+
+    x, c = torch.tensor([0.3, -1.2, 0.7, 1.9], requires_grad=True), torch.arange(4.0)
+    tangent = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    (got,) = torch.autograd.grad(isthmus.compile(f)(x, c), x, tangent)
+    (want,) = torch.autograd.grad(f(x, c), x, tangent)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
