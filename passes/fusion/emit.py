@@ -14,8 +14,9 @@ from isthmus.dialects.prim.emitter import python_number
 from isthmus.ir import Literal, Shape
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index
-from isthmus.passes.fusion.draft import Draft, Instr, Sink
+from isthmus.passes.fusion.draft import Draft, Sink
 from isthmus.passes.fusion.graph import Value
+from isthmus.passes.fusion.instructions import Instr
 from isthmus.sizes import Dim, Size
 
 Strides = Callable[[Value], Shape]

@@ -8,8 +8,8 @@ from typing import cast
 from isthmus.dialects import prim
 from isthmus.passes.analysis.access import Index
 from isthmus.passes.fusion.clusters import Cluster
-from isthmus.passes.fusion.draft import Instr
 from isthmus.passes.fusion.graph import Node, Value
+from isthmus.passes.fusion.instructions import Instr
 from isthmus.passes.fusion.merge import Merger
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from isthmus.passes.analysis import cost
 from isthmus.passes.fusion.align import Link, align
 from isthmus.passes.fusion.clusters import Cluster, build
-from isthmus.passes.fusion.draft import Refused
 from isthmus.passes.fusion.emit import Strides
 from isthmus.passes.fusion.graph import Kind, Node, Value
+from isthmus.passes.fusion.instructions import Refused
 from isthmus.passes.fusion.space import point_count
 
 LARGEST_KERNEL = 64

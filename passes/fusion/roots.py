@@ -10,8 +10,8 @@ from isthmus.dialects import prim
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.clusters import CHEAP, LARGEST_CONE
 from isthmus.passes.fusion.clusters import Cluster, build
-from isthmus.passes.fusion.draft import Refused
 from isthmus.passes.fusion.graph import Graph, Kind, Node, Value
+from isthmus.passes.fusion.instructions import Refused
 from isthmus.passes.fusion.merge import Merger
 from isthmus.passes.fusion.traffic import work
 

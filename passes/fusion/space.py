@@ -8,8 +8,9 @@ from typing import cast
 from isthmus.dialects.kernel import Expr, constant, dim
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index
-from isthmus.passes.fusion.draft import Draft, Refused, anchors, mask
+from isthmus.passes.fusion.draft import Draft, anchors
 from isthmus.passes.fusion.graph import Kind, Node, kept
+from isthmus.passes.fusion.instructions import Refused, mask
 from isthmus.sizes import Dim
 
 
