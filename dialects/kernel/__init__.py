@@ -5,6 +5,26 @@
 
 from xdsl.ir import Dialect
 
+from isthmus.dialects.kernel.base import (
+    ARG_REDUCTIONS,
+    KERNEL_OPS,
+    REDUCTIONS,
+    RESIDENCES,
+    STORE_KINDS,
+    KernelOp,
+)
+from isthmus.dialects.kernel.body import (
+    AccumulateOp,
+    BodyOp,
+    CheckOp,
+    CumulativeOp,
+    IndexOp,
+    LoadOp,
+    ReduceOp,
+    RngOp,
+    SinkOp,
+    StoreOp,
+)
 from isthmus.dialects.kernel.facts import (
     can_fail,
     checks,
@@ -19,28 +39,7 @@ from isthmus.dialects.kernel.facts import (
 )
 from isthmus.dialects.kernel.index import Bounds, Expr, constant, dim, is_nonnegative, sizes_as_bounds, value
 from isthmus.dialects.kernel.map import Map
-from isthmus.dialects.kernel.ops import (
-    ARG_REDUCTIONS,
-    KERNEL_OPS,
-    REDUCTIONS,
-    RESIDENCES,
-    STORE_KINDS,
-    AccumulateOp,
-    BodyOp,
-    CheckOp,
-    CumulativeOp,
-    ExternOp,
-    FusedOp,
-    IndexOp,
-    KernelOp,
-    LaunchOp,
-    LoadOp,
-    ReduceOp,
-    ReshapeOp,
-    RngOp,
-    SinkOp,
-    StoreOp,
-)
+from isthmus.dialects.kernel.ops import ExternOp, FusedOp, LaunchOp, ReshapeOp
 
 KERNEL = Dialect("kernel", list(KERNEL_OPS), [Map])
 

@@ -9,8 +9,9 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from isthmus import ir
+from isthmus.dialects.kernel.body import CheckOp, CumulativeOp, LoadOp, ReduceOp, SinkOp
 from isthmus.dialects.kernel.map import Map
-from isthmus.dialects.kernel.ops import CheckOp, CumulativeOp, ExternOp, FusedOp, LoadOp, ReduceOp, SinkOp
+from isthmus.dialects.kernel.ops import ExternOp, FusedOp
 from isthmus.dialects.prim import DivOp, RemOp
 from isthmus.ir import Literal, Shape
 from isthmus.sizes import Dim, Size
