@@ -65,3 +65,17 @@ func.func @custom(%x: tensor<4x2xf32>) -> tensor<4xf32> {
   %y = prim.opaque %t {callee = "mylib::f.default", args = [arg0]} : tensor<4xf32>
   func.return %y : tensor<4xf32>
 }
+
+// Attention keeps heads inside: its output is known to lie as [B, L, H, E], so the contraction after it needs no copy.
+// CHECK-LABEL: @attention_layout
+// CHECK:       %[[O:.*]], %{{.*}} = kernel.extern {{.*}}layouts = {{\[\[}}128, 4, 8, 1], [16, 1, 2]]
+// CHECK-NEXT:  kernel.extern %[[O]], %{{.*}} {symbol = "prim.dot"
+// CHECK-NEXT:  func.return
+func.func @attention_layout(%x: tensor<2x16x2x4xf32>, %w: tensor<8x8xf32>) -> tensor<2x16x8xf32> {
+  %q = prim.transpose %x {perm = [0, 2, 1, 3]} : tensor<2x2x16x4xf32>
+  %o, %l = prim.opaque %q {callee = "_scaled_dot_product_flash_attention_for_cpu.default", args = [arg0, arg0, arg0, 0.0, true, none, 0.5]} : tensor<2x2x16x4xf32>, tensor<2x2x16xf32>
+  %t = prim.transpose %o {perm = [0, 2, 1, 3]} : tensor<2x16x2x4xf32>
+  %r = prim.reshape %t : tensor<2x16x8xf32>
+  %d = prim.dot %r, %w {batch_a = [], batch_b = [], contract_a = [2], contract_b = [0]} : tensor<2x16x8xf32>
+  func.return %d : tensor<2x16x8xf32>
+}
