@@ -193,10 +193,16 @@ class _Reader:
         self._steps.append(Loop((*steps, *copies), count=count, variable=variable, reverse=reverse))
 
     def _reshape(self, op: Operation) -> None:
-        """The same memory in another shape."""
+        """The same memory in another shape; a copy where the plan gives the result memory of its own."""
         source, result = self._buffers[ir.operands_of(op)[0]], op.results[0]
-        shape = ir.shape_of(result)
-        self._buffers[result] = replace(source, shape=shape, strides=ir.contiguous_strides(shape))
+        places = cast("tuple[tuple[PlaceKind, Dim], ...]", ir.literal(op, "places") or ())
+        if not places or Place(*places[0]) == source.place:
+            shape = ir.shape_of(result)
+            self._buffers[result] = replace(source, shape=shape, strides=ir.contiguous_strides(shape))
+        else:
+            (target,) = self._place(op)
+            row_major = ir.contiguous_strides(source.shape)
+            self._steps.append(Copy(source, replace(target, shape=source.shape, strides=row_major)))
 
     def _fused(self, op: Operation) -> None:
         assert isinstance(op, kernel.FusedOp)

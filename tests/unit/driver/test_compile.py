@@ -315,3 +315,15 @@ def test_values_kept_for_a_later_walk_may_need_values_kept_by_an_earlier_one():
     (got,) = torch.autograd.grad(isthmus.compile(f)(x, c), x, tangent)
     (want,) = torch.autograd.grad(f(x, c), x, tangent)
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["interpret", "native"])
+def test_the_old_value_of_an_overwritten_argument_is_saved_through_a_reshape(backend):
+    def f(x):
+        y = x.view(1)
+        y.mul_(y)
+        return x * 1
+
+    x = torch.tensor(3.0, requires_grad=True)
+    isthmus.compile(f, backend=backend)(x * 1).backward()
+    assert x.grad is not None and float(x.grad) == 6.0
