@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from isthmus.diagnostics import CompileError, UnsupportedError
-    from isthmus.driver.api import compile, reset
+    from isthmus.driver.api import compile, reset, trace
     from isthmus.driver.explain import explain
     from isthmus.runtime.call import last_call_native
 
@@ -15,13 +15,14 @@ _PUBLIC = {
     "compile": "isthmus.driver.api",
     "explain": "isthmus.driver.explain",
     "reset": "isthmus.driver.api",
+    "trace": "isthmus.driver.api",
     "last_call_native": "isthmus.runtime.call",
     "CompileError": "isthmus.diagnostics",
     "UnsupportedError": "isthmus.diagnostics",
 }
 
 __version__ = "0.1.0"
-__all__ = ["CompileError", "UnsupportedError", "compile", "explain", "last_call_native", "reset"]
+__all__ = ["CompileError", "UnsupportedError", "compile", "explain", "last_call_native", "reset", "trace"]
 
 
 def __getattr__(name: str) -> object:

@@ -12,6 +12,7 @@ from isthmus.driver.artifacts import Announced
 from isthmus.driver.options import Options
 from isthmus.driver.session import Session
 from isthmus.frontend.capture_dynamo import CaptureLog, DynamoBackend, compile_with_dynamo
+from isthmus.frontend.captured import Captured
 
 CallableT = TypeVar("CallableT", bound=Callable[..., object])
 
@@ -113,6 +114,21 @@ def dynamo_backend(
     return DynamoBackend(session.compile_captured)(graph, example_inputs)
 
 
+def trace(function: Callable[..., object], *args: object, dynamic: bool = False, **kwargs: object) -> Captured:
+    """Capture a call of a function or module on fakes of its tensors: no data is read, nothing is allocated.
+
+    The result's `module` is the program in the aten dialect (print it, give it to `isthmus.passes`), `inputs` says who
+    its arguments are. With `dynamic` every size above 1 becomes a symbol. Raises UnsupportedError with the user's line
+    for what reads data, and eager's own exceptions for what eager refuses.
+    """
+    from isthmus.frontend.trace import trace as trace_call
+
+    def moves(leaf: int, dimension: int) -> bool:
+        return dynamic and dimension >= 0
+
+    return trace_call(function, args, kwargs, dynamic=moves).captured
+
+
 def reset() -> None:
     """Forget every compiled program of this process (Dynamo's too) and the memory they keep."""
     from isthmus.runtime import arena
@@ -123,4 +139,4 @@ def reset() -> None:
         release()
 
 
-__all__ = ["compile", "dynamo_backend", "reset"]
+__all__ = ["compile", "dynamo_backend", "reset", "trace"]

@@ -100,7 +100,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     report = explain(program, **settings)(*make_inputs(arguments.inputs, arguments.seed))
     console = Console()
     for part in report.render():
-        console.print(part, highlight=False, markup=False)
+        console.print(part, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 

@@ -66,7 +66,7 @@ class Report:
         stream = StringIO()
         console = Console(file=stream, width=120)
         for part in self.render():
-            console.print(part, highlight=False, markup=False)
+            console.print(part, highlight=False, markup=False, soft_wrap=True)
         return stream.getvalue()
 
     def render(self) -> list[Table | str]:
