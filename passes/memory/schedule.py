@@ -21,7 +21,7 @@ from isthmus import ir
 from isthmus.dialects import kernel, prim
 from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
-from isthmus.sizes import Dim
+from isthmus.sizes import Dim, Size
 
 SHORT_ROW = 16
 """Pointwise kernels walk their last dim as a row where it is at least this long."""
@@ -52,7 +52,10 @@ def schedule(op: kernel.FusedOp, vector_bits: int) -> None:
     _walk_rows(op)
     set_ = op.properties.__setitem__
     if op.partitions is None:
-        set_("partitions", Literal.of(_partitions(op)))
+        count = _partitions(op)
+        set_("partitions", Literal.of(count))
+        if isinstance(count, Size):
+            set_("symbols", Literal.of(tuple(sorted(count.symbols().union(op.symbols_)))))
     vector = _vector(op)
     if vector is not None:
         set_("vector", Literal.of(vector))

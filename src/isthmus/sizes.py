@@ -227,13 +227,30 @@ def _floordiv(left: Dim, right: Dim) -> Dim:
     if isinstance(left, int) and isinstance(right, int):
         return left // right
     quotient = exact_quotient(left, right)
-    return _atom("//", left, right) if quotient is None else quotient
+    if quotient is not None:
+        return quotient
+    whole, rest = _split(left, right)
+    return whole + _atom("//", rest, right)
 
 
 def _mod(left: Dim, right: Dim) -> Dim:
     if isinstance(left, int) and isinstance(right, int):
         return left % right
-    return _atom("%", left, right) if exact_quotient(left, right) is None else 0
+    if exact_quotient(left, right) is not None:
+        return 0
+    _, rest = _split(left, right)
+    return _atom("%", rest, right)
+
+
+def _split(left: Dim, right: Dim) -> tuple[Dim, Dim]:
+    """Give (q, r) with left = q·right + r, where r has what no multiple of a known divisor takes away.
+
+    ⌊(q·c + r) / c⌋ = q + ⌊r / c⌋ for an integer c > 0, so equal quotients get one normal form.
+    """
+    if not isinstance(right, int) or right <= 0 or not isinstance(left, Size):
+        return 0, left
+    whole = _from_terms({m: c // right for m, c in left.terms})
+    return whole, left - whole * right
 
 
 def _extremum(kind: str, left: Dim, right: Dim) -> Dim:

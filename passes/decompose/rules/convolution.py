@@ -22,7 +22,7 @@ def _numbers(values: Ints, rank: int) -> tuple[int, ...]:
     """One number a dimension; a single one is for all."""
     spread = tuple(values) * rank if len(values) == 1 else tuple(values)
     if not all(isinstance(v, int) for v in spread):
-        raise Refusal("strides, padding and dilations must be numbers")
+        raise Refusal("window, strides, padding and dilations must be numbers")
     return spread  # pyright: ignore[reportReturnType]
 
 
@@ -62,6 +62,7 @@ def _conv(
     y, batched = _batch(e, x, weight)
     rank = len(ir.shape_of(weight)) - 2
     strides, pads, dilations = (_numbers(v, rank) for v in (stride, padding, dilation))
+    _numbers(ir.shape_of(weight)[2:], rank)
     _require_float(x)
     return _with_bias(e, call, e.conv(y, weight, strides, pads, dilations, groups), bias, batched)
 

@@ -1,0 +1,52 @@
+"""One compiled object for many sizes: values and gradients as eager's, natively."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import isthmus
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    isthmus.reset()
+    torch.manual_seed(0)
+
+
+PROGRAMS = {
+    "concatenation": (lambda a, b: torch.cat([a, b], 0).sin(), [[(3, 4), (5, 4)], [(2, 4), (7, 4)]]),
+    "view with a quotient": (lambda x: x.view(x.shape[0], 4, -1).sum(-1), [[(3, 8)], [(5, 16)]]),
+    "pooling": (lambda x: F.max_pool2d(x, 2), [[(2, 3, 8, 8)], [(3, 3, 10, 12)]]),
+    "matmul, gelu, softmax": (lambda x, w: F.gelu(x @ w).softmax(-1), [[(3, 8), (8, 4)], [(7, 8), (8, 4)]]),
+    "attention": (lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), [[(2, 2, 5, 8)], [(3, 2, 7, 8)]]),
+    "layer norm": (lambda x, w: F.layer_norm(x, (16,), w), [[(3, 16), (16,)], [(9, 16), (16,)]]),
+    "slices": (lambda x: x[1:, ::2].sin(), [[(5, 8)], [(7, 10)]]),
+    "batch norm": (lambda x: F.batch_norm(x, None, None, training=True), [[(5, 8, 3)], [(7, 8, 4)]]),
+    "mean": (lambda x: (x - x.mean(0)) * x.shape[0], [[(5, 8)], [(2, 3)], [(9, 4)]]),
+}
+
+
+@pytest.mark.row("R4")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_many_sizes(name: str):
+    function, calls = PROGRAMS[name]
+    compiled = isthmus.compile(function, dynamic=True)
+    for shapes in calls:
+        mine = [torch.randn(s, requires_grad=True) for s in shapes]
+        theirs = [t.detach().clone().requires_grad_() for t in mine]
+        got, want = compiled(*mine), function(*theirs)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        tangent = torch.randn_like(want)
+        got.backward(tangent)
+        assert isthmus.last_call_native()
+        want.backward(tangent)
+        for a, b in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_a_convolution_with_a_symbolic_window_is_left_to_the_library():
+    function = lambda x, w: F.conv2d(x, w, padding=1).relu()  # noqa: E731
+    compiled = isthmus.compile(function, dynamic=True)
+    for n, k in ((8, 3), (10, 5)):
+        x, w = torch.randn(2, 3, n, n), torch.randn(4, 3, k, k)
+        torch.testing.assert_close(compiled(x, w), function(x, w), rtol=1e-4, atol=1e-4)
