@@ -39,6 +39,9 @@ class Merger:
     def __init__(self, clusters: Iterable[Cluster], externs: dict[Node, list[Value]], strides: Strides) -> None:
         self.strides = strides
         self.externs = externs
+        self._ends: dict[Node, int] = {}
+        self._absorbed: dict[Node, list[Value]] = {}
+        self._depth: dict[Unit, int] = {}
         self.home: dict[Value, Unit] = {}
         self.readers: dict[Value, list[Unit]] = {}
         self.alive: dict[Cluster, None] = {}
@@ -50,6 +53,8 @@ class Merger:
             self.home.update((v, node) for v in node.results)
             for value in values:
                 self.readers.setdefault(value, []).append(node)
+        for node in externs:
+            self._deepen(node)
         for cluster in clusters:
             self._enter(cluster)
 
@@ -62,9 +67,11 @@ class Merger:
                 self.home[value] = cluster
         for value in cluster.reads:
             self.readers.setdefault(value, []).append(cluster)
+        self._deepen(cluster)
 
     def _leave(self, cluster: Cluster) -> None:
         del self.alive[cluster]
+        self._depth.pop(cluster, None)
         for value in cluster.reads:
             self.readers[value].remove(cluster)
 
@@ -80,8 +87,11 @@ class Merger:
         self._leave(cluster)
         for node in cluster.frames:
             self.home.update((v, extern) for v in node.results)
+            self._absorbed.setdefault(extern, []).extend(node.results)
+        self._ends[extern] = max(self.last(extern), cluster.last)
         self.externs[extern].append(value)
         self.readers.setdefault(value, []).append(extern)
+        self._deepen(extern)
 
     def is_read(self, value: Value, inside: tuple[Unit, ...] = ()) -> bool:
         """Whether anything but these units reads the buffer of a value."""
@@ -97,7 +107,7 @@ class Merger:
             waiting[unit] = len(before)
             for other in before:
                 users.setdefault(other, []).append(unit)
-        ready = [(_last(u), k, u) for k, u in enumerate(units) if not waiting[u]]
+        ready = [(self.last(u), k, u) for k, u in enumerate(units) if not waiting[u]]
         heapq.heapify(ready)
         ordered: list[Unit] = []
         while ready:
@@ -106,7 +116,7 @@ class Merger:
             for user in users.get(unit, ()):
                 waiting[user] -= 1
                 if not waiting[user]:
-                    heapq.heappush(ready, (_last(user), len(units) + len(ordered) * len(units) + len(ready), user))
+                    heapq.heappush(ready, (self.last(user), len(units) + len(ordered) * len(units) + len(ready), user))
         assert len(ordered) == len(units), "kernels wait for each other"
         return ordered
 
@@ -222,7 +232,7 @@ class Merger:
                 stack.append(unit)
         while stack:
             unit = stack.pop()
-            if _last(unit) < bound:
+            if self._depth[unit] < bound:
                 continue
             for value in self._reads(unit):
                 before = self.home.get(value)
@@ -233,12 +243,29 @@ class Merger:
                     stack.append(before)
         return False
 
+    def _deepen(self, unit: Unit) -> None:
+        """Note the largest node number that a step waits for, its own included, and tell those who wait for it.
+
+        A kernel of nodes far apart makes everything after it wait for the last of them, so numbers alone do not tell
+        what lies before what.
+        """
+        before = (self._depth.get(self.home[v], 0) for v in self._reads(unit) if v in self.home)
+        pending = [(unit, max(self.last(unit), *before, 0))]
+        while pending:
+            step, depth = pending.pop()
+            if self._depth.get(step, -1) < depth:
+                self._depth[step] = depth
+                pending += [(user, depth) for v in self._writes(step) for user in self.readers.get(v, ())]
+
+    def _writes(self, unit: Unit) -> Iterable[Value]:
+        return unit.writes if isinstance(unit, Cluster) else (*unit.results, *self._absorbed.get(unit, ()))
+
+    def last(self, unit: Unit) -> int:
+        """The number of the last node that a step computes."""
+        return unit.last if isinstance(unit, Cluster) else self._ends.get(unit, unit.number)
+
     def _reads(self, unit: Unit) -> Iterable[Value]:
         return unit.reads if isinstance(unit, Cluster) else self.externs.get(unit, ())
-
-
-def _last(unit: Unit) -> int:
-    return unit.last if isinstance(unit, Cluster) else unit.number
 
 
 def _last_node(cluster: Cluster) -> Node:

@@ -327,3 +327,30 @@ def test_the_old_value_of_an_overwritten_argument_is_saved_through_a_reshape(bac
     x = torch.tensor(3.0, requires_grad=True)
     isthmus.compile(f, backend=backend)(x * 1).backward()
     assert x.grad is not None and float(x.grad) == 6.0
+
+
+@pytest.mark.row("B1")
+def test_a_physics_informed_net_is_one_native_program():
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
+
+        def forward(self, x, t):
+            x, t = x.detach().requires_grad_(), t.detach().requires_grad_()
+            u = self.net(torch.cat([x, t], 1))
+            u_x, u_t = torch.autograd.grad(u.sum(), (x, t), create_graph=True)
+            (u_xx,) = torch.autograd.grad(u_x.sum(), x, create_graph=True)
+            return (u_t + u * u_x - 0.003 * u_xx).square().mean()
+
+    net = Residual()
+    other = copy.deepcopy(net)
+    x, t = torch.rand(64, 1), torch.rand(64, 1)
+    got, want = isthmus.compile(net)(x, t), other(x, t)
+    got.backward()
+    assert isthmus.last_call_native()
+    want.backward()
+    torch.testing.assert_close(got, want)
+    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+        if q.grad is not None:
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-6)
