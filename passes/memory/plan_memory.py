@@ -68,6 +68,9 @@ class Lifetimes:
         self.steps: dict[Operation, int] = {}
         self.ends: dict[Operation, int] = {}
         self._clock = 0
+        returned = ir.operands_of(cast(Operation, func.body.block.last_op))
+        self._saved = {v for v, r in zip(returned, self.signature.results, strict=True) if r.saved is not None}
+        self._kept = {v for v, r in zip(returned, self.signature.results, strict=True) if r.saved is None}
         self._number(func.body.block)
         self._share(func.body.block)
 
@@ -97,7 +100,8 @@ class Lifetimes:
     def _shared(self, op: Operation, number: int) -> Buffer | None:
         """The buffer of an operand that a result takes over: a reshape's, or the one a scatter starts from."""
         if isinstance(op, kernel.ReshapeOp):
-            return self.buffers.get(ir.operands_of(op)[0])
+            buffer = self.buffers.get(ir.operands_of(op)[0])
+            return None if buffer is None or self._is_handed_twice(op.results[0], buffer) else buffer
         if isinstance(op, kernel.FusedOp) and op.initial_[number] is not None:
             source = op.inputs[cast(int, op.initial_[number])]
             buffer = self.buffers.get(source)
@@ -109,6 +113,12 @@ class Lifetimes:
             ):
                 return buffer
         return None
+
+    def _is_handed_twice(self, value: SSAValue, buffer: Buffer) -> bool:
+        """Whether the caller gets the value in one shape and the backward in another: then it is there twice."""
+        others = [v for v in buffer.values if v is not value]
+        as_result = value in self._kept and any(v in self._saved for v in others)
+        return as_result or (value in self._saved and any(v in self._kept for v in others))
 
     def _dies_at(self, value: SSAValue, op: Operation) -> bool:
         return self.last_use.get(value, 0) <= self.ends[op]
@@ -142,7 +152,7 @@ def _place_results(lives: Lifetimes) -> int:
     saved: Dim = 0
     for number, value in enumerate(returned):
         buffer = lives.buffers.get(value)
-        if buffer is None or buffer.place is not None or _is_handle(value):
+        if buffer is None or buffer.place is not None or _is_handle(lives, value):
             continue
         role = roles[number]
         if role.mutated is not None and _in_place(lives, value, role.mutated):
@@ -151,17 +161,17 @@ def _place_results(lives: Lifetimes) -> int:
             buffer.place = ("output", number)
     for number, value in enumerate(returned):
         buffer = lives.buffers.get(value)
-        if buffer is not None and buffer.place is None and not _is_handle(value) and roles[number].saved is not None:
+        if buffer is not None and buffer.place is None and not _is_handle(lives, value) and roles[number].saved is not None:
             buffer.place = ("saved", saved)
             saved = saved + aligned(buffer.nbytes)
     func.attributes[SAVED_BYTES] = Literal.of(saved)
     return 0
 
 
-def _is_handle(value: SSAValue) -> bool:
+def _is_handle(lives: Lifetimes, value: SSAValue) -> bool:
     """Whether a library call makes the value's tensor itself."""
-    owner = value.owner
-    while isinstance(owner, kernel.ReshapeOp):
+    buffer, owner = lives.buffers.get(value), value.owner
+    while isinstance(owner, kernel.ReshapeOp) and lives.buffers.get(ir.operands_of(owner)[0]) is buffer:
         owner = ir.operands_of(owner)[0].owner
     return isinstance(owner, kernel.ExternOp) and not cast(str, owner.symbol.data).startswith("prim.")
 
@@ -169,7 +179,7 @@ def _is_handle(value: SSAValue) -> bool:
 def _place_handles(lives: Lifetimes, first: int) -> None:
     number = first
     for value, buffer in lives.buffers.items():
-        if buffer.place is None and _is_handle(value):
+        if buffer.place is None and _is_handle(lives, value):
             buffer.place = ("handle", number)
             number += 1
 
