@@ -61,7 +61,9 @@ class Simplifier(Emitter):
         return movement.below_broadcasts(self, operands, lambda inner: self._one(cls, *inner, **own))
 
     def copy(self, op: PrimOp, operands: Sequence[SSAValue]) -> tuple[SSAValue, ...]:
-        """Make an op like `op` on other operands, simplified."""
+        """Make an op like `op` on other operands, simplified; what has no elements needs no op."""
+        if op.results and not op.regions and all(0 in ir.shape_of(r) for r in op.results):
+            return tuple(self.const(0, ir.shape_of(r), ir.dtype_of(r)) for r in op.results)
         if isinstance(op, prim.ConvertOp):
             self.location = op.location
             return (self.convert(operands[0], ir.dtype_of(op.y)),)

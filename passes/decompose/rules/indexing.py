@@ -179,8 +179,8 @@ def _held(e: Emitter, x: SSAValue, indices: Sequence[SSAValue | None]) -> list[S
 @decomposition("gather.default")
 def gather(e: Emitter, call: Call, x: SSAValue, dim: int, index: SSAValue, sparse_grad: bool) -> SSAValue:
     """y[i, j] = x[index[i, j], j] for dim 0"""
-    if ir.numel(index) == 0:
-        return e.const(0, call.shape(), call.dtype())
+    if ir.numel(index) == 0:  # of no element, but of x: autograd asks whose result it is
+        return e.reshape(e.slice(e.reshape(x, (ir.numel(x),)), 0, 0, 0), call.shape())
     y, places = at_least_1d(e, x), at_least_1d(e, integers(e, index))
     return e.reshape(take_along(e, y, places, axis(y, dim)), call.shape())
 

@@ -43,4 +43,13 @@ def _traced(op: prim.OpaqueOp, needs: Sequence[bool], hints: Mapping[str, int], 
     except CompileError as error:
         cure = error.cure or "detach its operands, or register a derivative"
         raise UnsupportedError(error.what, location=ir.source_location(op), op=callee, cure=cure) from error
-    return ir.function(module, "main")
+    func = ir.function(module, "main")
+    cotangents = sum(ir.is_differentiable(ir.dtype_of(r)) for r in op.results)
+    if len(func.body.block.args) != len(op.operands) + len(op.results) + cotangents:
+        raise UnsupportedError(
+            "writes into its operands, and no rule says what its derivative is",
+            location=ir.source_location(op),
+            op=callee,
+            cure="use the form of the operator that does not write",
+        )
+    return func
