@@ -77,3 +77,9 @@ def matches(expected: str, output: str) -> bool:
 def test_an_ellipsis_stands_for_any_lines_and_nothing_else_does() -> None:
     assert matches("a\n...\nd\n", "a\nb\nc\nd\n") and matches("a\n  ...\nd", "a\nd\n")
     assert not matches("a\nd\n", "a\nb\nd\n") and not matches("a.c\n", "abc\n")
+
+
+def test_the_generated_pages_are_fresh():
+    command = [sys.executable, "-m", "docs.generate", "--check"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
