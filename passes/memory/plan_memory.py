@@ -161,7 +161,9 @@ def _place_results(lives: Lifetimes) -> int:
             buffer.place = ("output", number)
     for number, value in enumerate(returned):
         buffer = lives.buffers.get(value)
-        if buffer is not None and buffer.place is None and not _is_handle(lives, value) and roles[number].saved is not None:
+        if buffer is None or buffer.place is not None or _is_handle(lives, value):
+            continue
+        if roles[number].saved is not None:
             buffer.place = ("saved", saved)
             saved = saved + aligned(buffer.nbytes)
     func.attributes[SAVED_BYTES] = Literal.of(saved)
