@@ -23,7 +23,7 @@ JOINT = ("differentiate", "end-differentiation", "simplify", "partition")
 INFERENCE = ("end-differentiation", "simplify", "partition")
 """A program without gradients: one forward function."""
 
-KERNELS = ("select-library", "decompose{to=elementary}", "simplify", "fuse", "schedule", "plan-memory")
+KERNELS = ("select-library", "decompose{to=elementary}", "simplify", "join-dots", "fuse", "schedule", "plan-memory")
 """From primitives to planned kernels, for one direction."""
 
 CPU = CAPTURED_TO_PRIM + JOINT + KERNELS

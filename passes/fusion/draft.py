@@ -13,7 +13,7 @@ from typing import cast
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.kernel import Expr, constant
-from isthmus.dialects.prim.base import ints
+from isthmus.dialects.prim.base import integer, ints
 from isthmus.passes.analysis.access import Index, operand_index
 from isthmus.passes.fusion.graph import ANCHORED, Kind, Node, Value, kept
 from isthmus.passes.fusion.inline import HANDLERS, Key, Values, complete, gathered, spread
@@ -60,11 +60,22 @@ class Draft(Values):
             self.sinks.append(Sink("accumulate", node.value, instr, anchors(node, frame)[0][1], (), kind))
         elif node.kind is Kind.SCATTER:
             self._scatter(node, frame)
+        elif node.kind is Kind.PIECES:
+            self._pieces(node, frame)
         else:
             for result, index in anchors(node, frame):
                 if self._stored(result):
                     instr = self.value_at(result, index)
                     self.sinks.append(Sink("store", result, instr, index))
+
+    def _pieces(self, node: Node, frame: Index) -> None:
+        """One point writes an element of every piece, each at its own place."""
+        d = integer(cast(prim.ConcatOp, node.op).dim.data)
+        start: Dim = 0
+        for piece in node.operands:
+            index = (*frame[:d], frame[d] + start, *frame[d + 1 :])
+            self.sinks.append(Sink("store", node.value, self.value_at(piece, frame), index))
+            start = start + piece.shape[d]
 
     def _scatter(self, node: Node, frame: Index) -> None:
         op = cast(prim.ScatterOp, node.op)
@@ -146,7 +157,7 @@ class Draft(Values):
 
     def _anchored(self, value_: Value, index: Index) -> Instr | list[Key]:
         node = value_.maker
-        if node.kind in (Kind.PARTIAL, Kind.SCATTER):
+        if node.kind in (Kind.PARTIAL, Kind.SCATTER, Kind.PIECES):
             raise Refused(f"{value_} is complete only when every partition is done")
         if node.kind is Kind.REDUCE:
             return self._reduce(node)

@@ -15,7 +15,7 @@ from isthmus.ir import Literal, Shape
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index
 from isthmus.passes.fusion.draft import Draft, Sink
-from isthmus.passes.fusion.graph import Value
+from isthmus.passes.fusion.graph import Kind, Value
 from isthmus.passes.fusion.instructions import Instr
 from isthmus.sizes import Dim, Size
 
@@ -102,6 +102,11 @@ def _walks_on(linear: Expr, outer: int, inner: int, size: Dim) -> bool:
     return not any({outer, inner} & e.dims() for e in within)
 
 
+def results(draft: Draft) -> list[Value]:
+    """Give the buffers that a draft writes, in order, each once."""
+    return list(dict.fromkeys(s.value for s in draft.sinks))
+
+
 def accesses(draft: Draft) -> list[tuple[Value, Index]]:
     """Give what a draft reads and writes: buffers with the index of each access."""
     reads = [cast("tuple[Value, Index, bool]", i.data)[:2] for i in draft.loads()]
@@ -181,8 +186,9 @@ class Emitter:
         for instr in self.draft.instrs:
             if instr in needed:
                 self.made[instr] = _EMIT[instr.kind](self, instr)
-        for number, sink in enumerate(self.draft.sinks):
-            self._sink(number, sink)
+        numbers = {value: k for k, value in enumerate(results(self.draft))}
+        for sink in self.draft.sinks:
+            self._sink(numbers[sink.value], sink)
 
     def _sink(self, number: int, sink: Sink) -> None:
         map_, values = self.map(sink.index)
@@ -293,25 +299,24 @@ def _needed(sinks: Sequence[Sink], draft: Draft) -> set[Instr]:
 
 
 def emit(draft: Draft, parallel: int, strides: Strides, buffers: Mapping[Value, SSAValue]) -> kernel.FusedOp:
-    """Give the kernel of a draft; its results are the draft's sinks in order."""
+    """Give the kernel of a draft; its results are what the draft's sinks write, in order."""
     layout = Layout(draft, parallel, strides)
     emitter = Emitter(draft, layout, buffers)
     emitter.body()
-    initial: list[int | None] = []
-    for sink in draft.sinks:
-        initial.append(emitter.operand(sink.value.maker.operands[0]) if sink.kind == "scatter" else None)
-    types = [ir.tensor(s.value.shape, s.value.dtype) for s in draft.sinks]
+    written = results(draft)
+    initial = [emitter.operand(v.maker.operands[0]) if v.maker.kind is Kind.SCATTER else None for v in written]
+    types = [ir.tensor(v.shape, v.dtype) for v in written]
     properties: dict[str, Attribute] = {
         "sizes": Literal.of(tuple(layout.sizes)),
         "classes": Literal.of(tuple(layout.classes)),
     }
-    symbols = _symbols(layout.sizes, emitter, [strides(s.value) for s in draft.sinks])
+    symbols = _symbols(layout.sizes, emitter, [strides(v) for v in written])
     if symbols:
         properties["symbols"] = Literal.of(symbols)
     if any(i is not None for i in initial):
         properties["initial"] = Literal.of(tuple(initial))
-    layouts = [strides(s.value) for s in draft.sinks]
-    if any(own != ir.contiguous_strides(s.value.shape) for own, s in zip(layouts, draft.sinks, strict=True)):
+    layouts = [strides(v) for v in written]
+    if any(own != ir.contiguous_strides(v.shape) for own, v in zip(layouts, written, strict=True)):
         properties["layouts"] = Literal.of(tuple(layouts))
     partial = next((s.value.shape[0] for s in draft.sinks if s.kind == "accumulate"), None)
     if partial is not None:

@@ -33,7 +33,7 @@ from isthmus.passes.fusion.epilogue import Bias, take_biases
 from isthmus.passes.fusion.extern import Seen, emit_extern, result_strides, seen
 from isthmus.passes.fusion.graph import Graph, Kind, Node, Value
 from isthmus.passes.fusion.merge import Merger
-from isthmus.passes.fusion.roots import choose_roots, drop_roots
+from isthmus.passes.fusion.roots import choose_roots, drop_roots, write_in_pieces
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ def fuse_block(block: Block, arguments: list[Shape | None], results: list[Shape 
         node.value.strides = strides
     program = Program(graph)
     program.require(results)
+    write_in_pieces(graph)
     choose_roots(graph)
     merger = program.kernels()
     if merge:

@@ -33,10 +33,12 @@ class Kind(Enum):
     WINDOW = "window"
     CUMULATIVE = "cumulative"
     SCATTER = "scatter"
+    PIECES = "pieces"
+    """A concatenation of equal pieces, written piece by piece into its buffer."""
     EXTERN = "extern"
 
 
-ANCHORED = (Kind.REDUCE, Kind.PARTIAL, Kind.WINDOW, Kind.CUMULATIVE, Kind.SCATTER)
+ANCHORED = (Kind.REDUCE, Kind.PARTIAL, Kind.WINDOW, Kind.CUMULATIVE, Kind.SCATTER, Kind.PIECES)
 """Nodes that exist once, at one index."""
 
 

@@ -21,6 +21,9 @@ DEAR = 8.0
 MOST_READS = 4
 """A value that needs more buffers than this is not computed again."""
 
+MOST_COMPUTED_PIECES = 8
+"""A concatenation of more pieces than this does not compute them itself."""
+
 BYTES_PER_ADDITION = 0.125
 """What an addition costs, in bytes moved: a core adds some eight numbers while it reads one byte."""
 
@@ -50,6 +53,29 @@ def choose_roots(graph: Graph) -> None:
                 cones[value] = whole
         if isinstance(node.op, prim.BroadcastOp):
             _keep_repeated(node, cones)
+
+
+def write_in_pieces(graph: Graph) -> None:
+    """A concatenation of equal pieces that has a buffer anyway is written by the points of one piece.
+
+    Computed where it is wanted, each element would compute every piece and select one.
+    """
+    for node in graph.nodes:
+        if isinstance(node.op, prim.ConcatOp) and node.value.required:
+            shape = node.operands[0].shape
+            if len(node.operands) > 1 and all(piece.shape == shape for piece in node.operands):
+                node.kind = Kind.PIECES
+                if len(node.operands) > MOST_COMPUTED_PIECES:
+                    _keep_pieces(node)
+
+
+def _keep_pieces(node: Node) -> None:
+    """Many computed pieces would be one long kernel: each is written where the rest of its step is, then copied."""
+    for piece in node.operands:
+        while isinstance(piece.maker.op, prim.ViewOp) and not piece.root:
+            piece = piece.maker.operands[0]
+        if isinstance(piece.maker.op, prim.ElementwiseOp) and not piece.root:
+            piece.root = piece.required = True
 
 
 def _uses(graph: Graph) -> dict[Value, int]:

@@ -29,7 +29,7 @@ def natural_space(node: Node) -> tuple[tuple[Dim, ...], Index]:
 
 
 def _extents(node: Node) -> tuple[Dim, ...]:
-    if node.kind in (Kind.REDUCE, Kind.PARTIAL):
+    if node.kind in (Kind.REDUCE, Kind.PARTIAL, Kind.PIECES):
         return node.operands[0].shape
     if node.kind is Kind.SCATTER:
         return node.operands[1].shape
