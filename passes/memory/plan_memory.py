@@ -116,7 +116,8 @@ class Lifetimes:
 
     def _is_handed_twice(self, value: SSAValue, buffer: Buffer) -> bool:
         """Whether the caller gets the value in one shape and the backward in another: then it is there twice."""
-        others = [v for v in buffer.values if v is not value]
+        shape = ir.shape_of(value)
+        others = [v for v in buffer.values if ir.shape_of(v) != shape]
         as_result = value in self._kept and any(v in self._saved for v in others)
         return as_result or (value in self._saved and any(v in self._kept for v in others))
 

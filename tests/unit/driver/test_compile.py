@@ -354,3 +354,23 @@ def test_a_physics_informed_net_is_one_native_program():
     for p, q in zip(net.parameters(), other.parameters(), strict=True):
         if q.grad is not None:
             torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["interpret", "native"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.softmax(x.sum(), 0),
+        lambda x: torch.max(x, 1, True)[0],
+        lambda x: torch.var_mean(x, 1, keepdim=True)[0],
+    ],
+    ids=["result in one shape, saved in another", "result that is saved", "two results"],
+)
+def test_results_that_are_saved_too(function, backend):
+    x = torch.randn(5, 5, requires_grad=True)
+    y = x.detach().clone().requires_grad_()
+    got, want = isthmus.compile(function, backend=backend)(x), function(y)
+    torch.testing.assert_close(got, want)
+    got.sum().backward()
+    want.sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
