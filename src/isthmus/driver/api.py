@@ -130,13 +130,8 @@ def trace(function: Callable[..., object], *args: object, dynamic: bool = False,
 
 
 def reset() -> None:
-    """Forget every compiled program of this process (Dynamo's too) and the memory they keep."""
-    from isthmus.runtime import arena
-
+    """Forget every compiled program of this process, Dynamo's too; memory goes with the last reference to them."""
     dynamo.reset()
-    release = getattr(arena, "release_all", None)
-    if release is not None:
-        release()
 
 
 __all__ = ["compile", "dynamo_backend", "reset", "trace"]

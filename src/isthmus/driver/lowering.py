@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -20,7 +20,7 @@ from xdsl.dialects.func import ReturnOp
 from isthmus import ir
 from isthmus.diagnostics import CompileError
 from isthmus.dialects import new_context
-from isthmus.dialects.signature import Argument, Result, Signature
+from isthmus.dialects.signature import Result, Signature
 from isthmus.driver.artifacts import Record, log
 from isthmus.driver.conventions import convention_of, require_known_sizes, returned
 from isthmus.driver.native import make_native
@@ -224,8 +224,3 @@ def gradient_function(joint: ModuleOp) -> ModuleOp:
     Signature(arguments, tuple(Result(output=True) for _ in kept), outputs).attach(func)
     ir.erase_unused(func.body.block, lambda op: isinstance(op, ReturnOp))
     return module
-
-
-def argument_names(arguments: Sequence[Argument]) -> list[str]:
-    """Give how the user calls each argument."""
-    return [a.source or f"argument {i}" for i, a in enumerate(arguments)]
