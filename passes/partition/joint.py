@@ -11,12 +11,23 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from isthmus import ir
 from isthmus.diagnostics import IRError
+from isthmus.dialects import prim
 from isthmus.dialects.signature import Signature
 from isthmus.passes.analysis.cost import GUESS
 from isthmus.sizes import Dim
 
 HINTS = "isthmus.hints"
 """Function attribute: `[["s0", 128], ...]`, a typical value of each symbol, used for prices only (else `GUESS`)."""
+
+LIBRARY = (
+    prim.ContractionOp,
+    prim.AttentionOp,
+    prim.AttentionBwdOp,
+    prim.SortOp,
+    prim.OpaqueOp,
+    prim.ControlOp,
+)
+"""Classes that read their operands from memory."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,20 @@ class Joint:
         readers = (op for op in self.ops if op in self.backward_ops and op.results[0] in self.after_tangent)
         read = [v for op in readers for v in ir.operands_of(op)]
         return [v for v in dict.fromkeys([*read, *self.gradients]) if v not in self.after_tangent]
+
+    def read_from_memory(self) -> frozenset[SSAValue]:
+        """Give the values of forward that no kernel can compute for its own use: backward's library calls read them.
+
+        A view is read through its source.
+        """
+        found: set[SSAValue] = set()
+        for op in reversed(self.ops):
+            if isinstance(op, LIBRARY) and op in self.backward_ops and op not in self.forward_ops:
+                found.update(v for v in ir.operands_of(op) if v not in self.after_tangent)
+            elif isinstance(op, prim.ViewOp) and op.y in found:
+                found.remove(op.y)
+                found.add(op.x)
+        return frozenset(found)
 
     def nbytes(self, value: SSAValue | Attribute) -> int:
         """Give the bytes of a compact copy of a value (or of a type), symbols at their hints; 0 for an `index`."""

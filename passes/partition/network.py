@@ -26,6 +26,9 @@ BYTE = 256
 WRITE = BYTE // 8
 """Price of a byte that forward has to write for backward's sake alone: a pass over memory that must be worth it."""
 
+READ = BYTE // 64
+"""Price of a byte that backward reads of a value that crosses: what is there anyway is not free to look at."""
+
 MOVE = 1
 """Price of a byte that forward has to compute besides: backward's own work moves only where that saves bytes."""
 
@@ -35,11 +38,20 @@ AVOID = 1 << 20
 
 @dataclass(frozen=True)
 class Price:
-    """What keeping a value costs (None: it must not be kept), and why it may not be recomputed, if so."""
+    """What keeping a value costs (None: it must not be kept), and why it may not be recomputed, if so.
+
+    `again` is what backward writes when it computes the value: a library call reads its operands from memory.
+    """
 
     keep: Capacity
     nbytes: int
     why_once: str | None
+    again: int = 0
+
+    @property
+    def cross(self) -> Capacity:
+        """The price of handing the value over: of keeping it, and of reading it."""
+        return None if self.keep is None else self.keep + self.nbytes * READ
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,7 @@ def price_values(joint: Joint, *, inputs_are_free: bool = True) -> Plan:
     """Price each value that depends on no tangent, without deciding anything."""
     all_cones = cones(joint)
     stored = written([op for op in joint.ops if op in joint.forward_ops], joint.kept)
-    outputs, overwritten = joint.outputs, joint.overwritten
+    outputs, overwritten, from_memory = joint.outputs, joint.overwritten, joint.read_from_memory()
     prices: dict[SSAValue, Price] = {}
     tags: dict[SSAValue, str] = {}
     for value, cone in all_cones.items():
@@ -81,7 +93,7 @@ def price_values(joint: Joint, *, inputs_are_free: bool = True) -> Plan:
             keep = None
         elif again == "prefer_recompute":
             keep *= AVOID
-        prices[value] = Price(keep, size, once)
+        prices[value] = Price(keep, size, once, size * WRITE if value in from_memory else 0)
     return Plan(joint, (), prices, all_cones)
 
 
@@ -101,9 +113,9 @@ def plan_min_cut(joint: Joint, *, inputs_are_free: bool = True) -> Plan:
     for value in leading_to(wanted, joint):
         price = priced.prices[value]
         start, end = ends[value] = flow.node(), flow.node()
-        flow.edge(start, end, price.keep)
-        if price.why_once is not None:
-            flow.edge(source, start, None)
+        flow.edge(start, end, price.cross)
+        if price.why_once is not None or price.again:
+            flow.edge(source, start, None if price.why_once is not None else price.again)
         for operand in _operands(value):
             flow.edge(ends[operand][1], start, None)
     for value in wanted:
