@@ -11,6 +11,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.signature import saved_sources
+from isthmus.passes.partition.choose import Choose
 from isthmus.passes.partition.joint import Joint
 from isthmus.passes.partition.network import Plan
 from isthmus.passes.partition.partition import plan_partition
@@ -75,10 +76,13 @@ class Explanation:
         return "\n".join([*parts, *_aligned(rows_again)] if self.recomputed else parts)
 
 
-def explain_partition(func: FuncOp, strategy: str = "min-cut", budget: float = 1.0) -> Explanation:
+def explain_partition(
+    func: FuncOp, strategy: str = "min-cut", budget: float = 1.0, choose: Choose | None = None
+) -> Explanation:
     """Say what the partition of a joint function keeps and why; the function stays as it is."""
-    plan, halves = plan_partition(func, strategy, budget)
-    return explain(plan, halves, strategy)
+    plan, halves = plan_partition(func, strategy, budget, choose)
+    name = strategy if choose is None else f"the function {getattr(choose, '__qualname__', type(choose).__name__)}"
+    return explain(plan, halves, name)
 
 
 def explain(plan: Plan, halves: Halves, strategy: str) -> Explanation:

@@ -31,6 +31,7 @@ from xdsl.passes import ModulePass
 from isthmus import ir
 from isthmus.diagnostics import IRError
 from isthmus.dialects.signature import Signature
+from isthmus.passes.partition.choose import Choose, plan_chosen
 from isthmus.passes.partition.joint import Joint
 from isthmus.passes.partition.narrow import narrowed
 from isthmus.passes.partition.network import Plan, plan_default, plan_min_cut
@@ -47,15 +48,20 @@ OPTIMAL = "optimal"
 """The strategy that takes a budget."""
 
 
-def plan_partition(func: FuncOp, strategy: str = "min-cut", budget: float = 1.0) -> tuple[Plan, Halves]:
+def plan_partition(
+    func: FuncOp, strategy: str = "min-cut", budget: float = 1.0, choose: Choose | None = None
+) -> tuple[Plan, Halves]:
     """Decide and build, leaving the joint function as it is. IRError for a strategy that does not exist.
 
-    `budget` is for the strategy `optimal`, see `optimal.plan_optimal`.
+    `budget` is for the strategy `optimal`, see `optimal.plan_optimal`; `choose` decides in place of a strategy.
     """
     joint = Joint.of(narrowed(func))
-    if strategy == OPTIMAL:
+    plan: Plan
+    if choose is not None:
+        plan = plan_chosen(joint, choose)
+    elif strategy == OPTIMAL:
         optimal = import_module("isthmus.passes.partition.optimal")  # scipy takes 0.1 s to import
-        plan: Plan = optimal.plan_optimal(joint, budget)
+        plan = optimal.plan_optimal(joint, budget)
     elif strategy in STRATEGIES:
         plan = STRATEGIES[strategy](joint)
     else:
@@ -81,15 +87,20 @@ class PartitionPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Replace the module's function. IRError when there is not exactly one."""
-        functions = list(ir.functions(op).values())
-        if len(functions) != 1:
-            raise IRError(f"partition wants a module of one function, not of {len(functions)}")
-        (func,) = functions
-        if not Signature.of(func).tangents:
-            func.sym_name = StringAttr(FORWARD)
-            return
-        _, halves = plan_partition(func, self.strategy, self.budget)
-        block = op.body.block
-        func.detach()
-        func.erase()
-        block.add_ops(f for f in (halves.forward, halves.backward) if f is not None)
+        cut(op, self.strategy, self.budget)
+
+
+def cut(module: ModuleOp, strategy: str = "min-cut", budget: float = 1.0, choose: Choose | None = None) -> None:
+    """Replace a module's function by its halves. IRError when there is not exactly one."""
+    functions = list(ir.functions(module).values())
+    if len(functions) != 1:
+        raise IRError(f"partition wants a module of one function, not of {len(functions)}")
+    (func,) = functions
+    if not Signature.of(func).tangents:
+        func.sym_name = StringAttr(FORWARD)
+        return
+    _, halves = plan_partition(func, strategy, budget, choose)
+    block = module.body.block
+    func.detach()
+    func.erase()
+    block.add_ops(f for f in (halves.forward, halves.backward) if f is not None)

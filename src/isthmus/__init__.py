@@ -8,21 +8,35 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from isthmus.diagnostics import CompileError, UnsupportedError
     from isthmus.driver.api import compile, reset, trace
+    from isthmus.driver.compilers import compiler
     from isthmus.driver.explain import explain
+    from isthmus.driver.train_step import train_step
     from isthmus.runtime.call import last_call_native
 
 _PUBLIC = {
     "compile": "isthmus.driver.api",
+    "compiler": "isthmus.driver.compilers",
     "explain": "isthmus.driver.explain",
     "reset": "isthmus.driver.api",
     "trace": "isthmus.driver.api",
+    "train_step": "isthmus.driver.train_step",
     "last_call_native": "isthmus.runtime.call",
     "CompileError": "isthmus.diagnostics",
     "UnsupportedError": "isthmus.diagnostics",
 }
 
 __version__ = "0.1.0"
-__all__ = ["CompileError", "UnsupportedError", "compile", "explain", "last_call_native", "reset", "trace"]
+__all__ = [
+    "CompileError",
+    "UnsupportedError",
+    "compile",
+    "compiler",
+    "explain",
+    "last_call_native",
+    "reset",
+    "trace",
+    "train_step",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -22,11 +22,13 @@ from isthmus.diagnostics import CompileError
 from isthmus.dialects import new_context
 from isthmus.dialects.signature import Result, Signature
 from isthmus.driver.artifacts import Record, log
+from isthmus.driver.compilers import Compiler, compiled_by
 from isthmus.driver.conventions import convention_of, require_known_sizes, returned
 from isthmus.driver.native import make_native
 from isthmus.driver.options import Options
 from isthmus.driver.verify import Verifier
 from isthmus.passes.partition.explain import Explanation, explain_partition
+from isthmus.passes.partition.partition import cut
 from isthmus.passes.pipelines import KERNELS, PassFailure, module_text, parse_pass, pass_text, run_passes
 from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.call import NativeProgram
@@ -46,6 +48,8 @@ class Lowering:
     verifier: Verifier | None = None
     kernels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
     """Function name -> its kernels, once it was lowered."""
+    hints: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Example values of the size symbols."""
 
     def to_prim(self, module: ModuleOp) -> ModuleOp:
         """Lower a captured aten module to primitives, in place."""
@@ -72,7 +76,10 @@ class Lowering:
         halves = joint.clone()
         self.run(halves, "end-differentiation", None)
         strategy, budget = self.options.cut
-        self.run(halves, f"partition{{strategy={strategy} budget={budget}}}", None)
+        if self.options.partition is None:
+            self.run(halves, f"partition{{strategy={strategy} budget={budget}}}", None)
+        else:
+            cut(halves, choose=self.options.partition)
         forward, backward = only(halves, "forward"), only(halves, "backward")
         self.record.stage(forward_name, "forward", forward)
         self.record.stage(forward_name.replace("forward", "backward"), "backward", backward)
@@ -80,21 +87,41 @@ class Lowering:
             self.stages.setdefault(name, stage)
         log("saved", lambda: explain_cut(joint, self.options).table(), self.record.graph)
         convention = convention_of(ir.function(forward, "forward"), ir.function(backward, "backward"))
-        run_forward = self.executable(forward, "forward")
+        directions = ("forward", "backward") if level == 0 else ("backward", "backward")
+        run_forward, make_backward = self._pair(forward, backward, directions)
         return TapeNode(
             convention,
             run_forward,
-            lambda: self.executable(backward, "backward", run_forward),
+            make_backward,
             make_derivative=lambda: self.node(gradient_function(joint), level + 1),
             inference=Lazily(lambda: self._inference(prim)),
             higher_order=self.options.higher_order,
             name=f"Compiled{self.record.name.title().replace('_', '')}",
         )
 
-    def executable(self, module: ModuleOp, name: str, forward: Executable | None = None) -> Executable:
+    def _pair(
+        self, forward: ModuleOp, backward: ModuleOp, directions: tuple[str, str]
+    ) -> tuple[Executable, Callable[[], Executable]]:
+        """Make a forward callable, and what makes its backward callable; made by one built-in they share memory."""
+        first, second = (self.options.compiler(d) for d in directions)
+        run_forward = self.executable(forward, "forward", first)
+        if first == second and isinstance(first, str):
+            return run_forward, lambda: self.built_in(backward, "backward", run_forward, backend=first)
+        return Plain(run_forward), lambda: Plain(self.executable(backward, "backward", second))
+
+    def executable(self, module: ModuleOp, name: str, compiler: Compiler | str) -> Executable:
+        """Make a function at prim level callable by a built-in compiler or by the user's."""
+        if isinstance(compiler, str):
+            return self.built_in(module, name, backend=compiler)
+        with compiling():
+            return compiled_by(compiler, module, self.hints)
+
+    def built_in(
+        self, module: ModuleOp, name: str, forward: Executable | None = None, backend: str | None = None
+    ) -> Executable:
         """Make a function at prim level callable: interpreted, or as machine code; a backward names its forward."""
         with compiling():
-            if self.options.backend == "interpret":
+            if (backend or self.options.backend) == "interpret":
                 return cast(Executable, interpreted(ir.function(module, name), module=module))
             module = module.clone()
             self.record.restart()
@@ -115,7 +142,7 @@ class Lowering:
         self.run(alone, "end-differentiation", None)
         self.run(alone, "simplify", None)
         self.record.stage("forward without gradients", "forward", alone)
-        return self.executable(alone, "main")
+        return self.executable(alone, "main", self.options.compiler("forward"))
 
     def run(self, module: ModuleOp, text: str, artifact: str | None) -> None:
         """Run one pass, show the result to whoever asked. PassFailure names the pass that fails and keeps the IR."""
@@ -151,6 +178,19 @@ def compiling() -> Generator[None]:
         finally:
             if was_enabled:
                 gc.enable()
+
+
+class Plain:
+    """An executable whose saved values are tensors of their own, whatever it could do besides."""
+
+    def __init__(self, run: Executable) -> None:
+        self._run = run
+        self.fresh = bool(getattr(run, "fresh", False))
+        self.native = bool(getattr(run, "native", False))
+
+    def __call__(self, arguments: list[Value], /) -> list[Tensor]:
+        """Run."""
+        return self._run(arguments)
 
 
 class Lazily:
@@ -191,7 +231,7 @@ def explain_cut(joint: ModuleOp, options: Options) -> Explanation:
     """Say what the partition of a joint program keeps, and why."""
     ended = joint.clone()
     run_passes(new_context(), ended, ["end-differentiation"])
-    return explain_partition(ir.function(ended, "joint"), *options.cut)
+    return explain_partition(ir.function(ended, "joint"), *options.cut, options.partition)
 
 
 def gradient_function(joint: ModuleOp) -> ModuleOp:

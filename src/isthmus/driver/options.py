@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import cast
 
+from isthmus.driver.compilers import BUILT_IN, Compiler
+from isthmus.passes.partition.partition import Choose
+
 BACKENDS = ("native", "interpret", "eager")
 """native: machine code; interpret: every ahead-of-time pass, run by the reference interpreter; eager: capture only."""
 
@@ -29,6 +32,10 @@ class Options:
     the first that changes a result). `higher_order`: keep what second derivatives need from the first call on.
     `fallback_random`: torch's own random streams (not compiled). `decompositions`: "default", or "none" to keep every
     operator a library call. `cache`: use the disk cache.
+    `forward_compiler`, `backward_compiler`: what makes the functions callable (`driver.compilers.Compiler`, or a
+    built-in one by name; None: what `backend` says). The forward one compiles programs without gradients too, the
+    backward one derivatives of every order. `partition`: a function from the joint program (`passes.partition.Joint`)
+    to the values that forward hands to backward, instead of a strategy.
     """
 
     backend: str = "native"
@@ -42,6 +49,9 @@ class Options:
     fallback_random: bool = False
     decompositions: str = "default"
     cache: bool = True
+    forward_compiler: Compiler | str | None = None
+    backward_compiler: Compiler | str | None = None
+    partition: Choose | None = None
 
     def __post_init__(self) -> None:
         """Check the values; ValueError names what is allowed."""
@@ -49,8 +59,20 @@ class Options:
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name}={value!r} is none of {', '.join(map(repr, allowed))}")
+        for name in ("forward_compiler", "backward_compiler"):
+            value = getattr(self, name)
+            if isinstance(value, str) and value not in BUILT_IN:
+                raise ValueError(f"{name}={value!r} is none of {', '.join(map(repr, BUILT_IN))}")
+            if value is not None and not isinstance(value, str) and not callable(value):
+                raise ValueError(f"{name} must be callable, not {type(value).__name__}")
+        if self.partition is not None and not callable(self.partition):
+            raise ValueError(f"partition must be callable, not {type(self.partition).__name__}")
         if self.memory_budget is not None and self.memory_budget < 0:
             raise ValueError(f"memory_budget={self.memory_budget!r} is negative")
+
+    def compiler(self, direction: str) -> Compiler | str:
+        """What compiles a direction, "forward" or "backward": a built-in's name or the user's own."""
+        return getattr(self, f"{direction}_compiler") or self.backend
 
     @property
     def cut(self) -> tuple[str, float]:

@@ -50,7 +50,8 @@ class Session:
     def compile_captured(self, captured: Captured) -> Compiled:
         """Lower a captured program down to the first call; the backward waits for its first use."""
         record = Record(captured.name)
-        lowering = Lowering(self.options, record, derivatives_of_calls(self.options, captured_hints(captured.module)))
+        hints = captured_hints(captured.module)
+        lowering = Lowering(self.options, record, derivatives_of_calls(self.options, hints), hints=hints)
         program = Program(captured, lowering)
         self.programs.append(program)
         with compiling():
