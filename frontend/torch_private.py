@@ -17,6 +17,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload, _get_dispatch_mode_pre_dispatch, _set_mode_pre_dispatch, unset_mode_pre_dispatch
 from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import _disable_current_modes
 
 if TYPE_CHECKING:
     from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
@@ -41,6 +42,13 @@ def number_in(tensor: Tensor) -> bool | int | float | complex:
     """Read the one number of a real tensor while fake modes are on."""
     with no_dispatch():
         return tensor.item()
+
+
+@contextmanager
+def outside_modes() -> Generator[None]:
+    """Make real tensors in the middle of a trace: no mode sees what happens here."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
 
 
 def has_autocast_rule(overload: OpOverload, device: str) -> bool:

@@ -1,0 +1,91 @@
+"""`isthmus.train_step`: loss, gradients, clipping and the optimizer's update as one program, one native call a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import nn
+from torch.optim import Optimizer
+
+from isthmus.driver.options import Options
+from isthmus.driver.session import Session
+from isthmus.driver.step_plan import OtherParameters, Recipe, StepPlan
+from isthmus.frontend.optimizers import require_compilable, rule_of
+from isthmus.frontend.whole_step import Clipping
+
+
+def train_step(
+    model: nn.Module,
+    loss_fn: Callable[..., object],
+    optimizer: Optimizer,
+    *,
+    max_norm: float | None = None,
+    clip_value: float | None = None,
+    micro_batches: int = 1,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+) -> TrainStep:
+    """Compile a whole training step; `step(*batch)` then runs it and gives what the loss function returns, detached.
+
+    `loss_fn(model, *batch)` returns the loss (one number), or a tuple that begins with it. The step computes its
+    gradients, clips each element to [-clip_value, clip_value] and then the norm of all to `max_norm` (as
+    torch.nn.utils.clip_grad_value_ and clip_grad_norm_), and updates parameters and optimizer state in place as
+    `optimizer.step()` would. `micro_batches=n` cuts every tensor of the batch in n along dimension 0, one after the
+    other, and averages losses and gradients; other tensors that are returned are joined along dimension 0, numbers
+    averaged. `.grad` is neither read nor written. Numbers in `optimizer.param_groups` are read at every step: a
+    schedule compiles nothing. `dynamic`, `mode`, `options`: as for `isthmus.compile`.
+
+    Raises ValueError on bad arguments, UnsupportedError for optimizers without a compiled update (there are SGD, Adam,
+    AdamW) and for hooks that a compiled step would skip.
+    """
+    if micro_batches < 1:
+        raise ValueError(f"micro_batches={micro_batches} must be at least 1")
+    chosen = Options(dynamic=dynamic).with_settings(mode, options)
+    return TrainStep(model, loss_fn, optimizer, Session(chosen), max_norm, clip_value, micro_batches)
+
+
+class TrainStep:
+    """A compiled training step. `max_norm` and `clip_value` may be changed between steps; None is off."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[..., object],
+        optimizer: Optimizer,
+        session: Session,
+        max_norm: float | None = None,
+        clip_value: float | None = None,
+        micro_batches: int = 1,
+    ) -> None:
+        self.model, self.loss_fn, self.optimizer, self.session = model, loss_fn, optimizer, session
+        self.max_norm, self.clip_value = max_norm, clip_value
+        self.micro_batches = micro_batches
+        self._rule = rule_of(optimizer)
+        require_compilable(optimizer)
+        self._plan: StepPlan | None = None
+
+    def __call__(self, *batch: object, **kwargs: object) -> object:
+        """Run one step on a batch."""
+        structure = self._structure()
+        if self._plan is None or not self._plan.fits(structure):
+            require_compilable(self.optimizer)
+            self._plan = StepPlan(self._what(), structure, self.session)
+        bounds = (self.max_norm or 0.0, self.clip_value or 0.0)
+        try:
+            results = self._plan.run(bounds, batch, kwargs)
+        except OtherParameters:
+            self._plan = StepPlan(self._what(), structure, self.session, apart=True)
+            results = self._plan.run(bounds, batch, kwargs)
+        self.optimizer._opt_called = True  # pyright: ignore[reportAttributeAccessIssue] (what schedulers look at)
+        return results
+
+    def _structure(self) -> tuple[object, ...]:
+        """What the program depends on, beside the batch, the model and the numbers."""
+        groups = tuple([self._rule.settings(g) for g in self.optimizer.param_groups])
+        wanted = tuple([p.requires_grad for g in self.optimizer.param_groups for p in g["params"]])
+        return groups, wanted, self.max_norm is None, self.clip_value is None, self.micro_batches
+
+    def _what(self) -> Recipe:
+        clipping = Clipping(self.clip_value is not None, self.max_norm is not None)
+        return Recipe(self.model, self.loss_fn, self.optimizer, self._rule, clipping, self.micro_batches)
