@@ -181,7 +181,9 @@ def _accumulate(point: _Point, op: Operation, arguments: Sequence[Tensor]) -> Se
     assert isinstance(op, kernel.AccumulateOp)
     kind, number = cast(str, op.kind.data), cast(int, op.result.data)
     result = point.results[number]
-    result[...] = identity(kind, result.dtype)
+    sinks = (o for o in point.op.block.ops if isinstance(o, kernel.AccumulateOp) and o.result.data == number)
+    if next(sinks) is op:  # several may share a result
+        result[...] = identity(kind, result.dtype)
     if 0 in point.sizes:
         return ()
     named = cast(kernel.Map, op.properties["map"]).dims()

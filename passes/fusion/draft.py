@@ -6,14 +6,14 @@ made; arithmetic wanted elsewhere is computed again there, a reduction wanted el
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.kernel import Expr, constant
-from isthmus.dialects.prim.base import integer, ints
+from isthmus.dialects.prim.base import ints
 from isthmus.passes.analysis.access import Index, operand_index
 from isthmus.passes.fusion.graph import ANCHORED, Kind, Node, Value, kept
 from isthmus.passes.fusion.inline import HANDLERS, Key, Values, complete, gathered, spread
@@ -54,10 +54,7 @@ class Draft(Values):
 
     def _sink(self, node: Node, frame: Index) -> None:
         if node.kind is Kind.PARTIAL:
-            (x,) = node.operands
-            kind = cast(str, ir.literal(cast(prim.ReduceOp, node.op), "kind"))
-            instr = self.value_at(x, frame)
-            self.sinks.append(Sink("accumulate", node.value, instr, anchors(node, frame)[0][1], (), kind))
+            self._partial(node, frame)
         elif node.kind is Kind.SCATTER:
             self._scatter(node, frame)
         elif node.kind is Kind.PIECES:
@@ -68,14 +65,27 @@ class Draft(Values):
                     instr = self.value_at(result, index)
                     self.sinks.append(Sink("store", result, instr, index))
 
+    def _partial(self, node: Node, frame: Index) -> None:
+        """One point adds an element of its operand; or of every piece of that, each at its own place."""
+        kind = cast(str, ir.literal(cast(prim.ReduceOp, node.op), "kind"))
+        for piece, at in self._placed(node, frame):
+            place = tuple(at[d] for d in kept(node))
+            self.sinks.append(Sink("accumulate", node.value, self.value_at(piece, frame), place, (), kind))
+
     def _pieces(self, node: Node, frame: Index) -> None:
         """One point writes an element of every piece, each at its own place."""
-        d = integer(cast(prim.ConcatOp, node.op).dim.data)
+        for piece, at in self._placed(node, frame):
+            self.sinks.append(Sink("store", node.value, self.value_at(piece, frame), at))
+
+    def _placed(self, node: Node, frame: Index) -> Iterator[tuple[Value, Index]]:
+        """The pieces of a node side by side, and where in the whole each has the element at `frame` of its own."""
         start: Dim = 0
         for piece in node.operands:
-            index = (*frame[:d], frame[d] + start, *frame[d + 1 :])
-            self.sinks.append(Sink("store", node.value, self.value_at(piece, frame), index))
-            start = start + piece.shape[d]
+            if node.along is None:
+                yield piece, frame
+            else:
+                yield piece, (*frame[: node.along], frame[node.along] + start, *frame[node.along + 1 :])
+                start = start + piece.shape[node.along]
 
     def _scatter(self, node: Node, frame: Index) -> None:
         op = cast(prim.ScatterOp, node.op)

@@ -80,6 +80,8 @@ class Node:
     form: str = ""
     """How its scalar is made where it is inlined: `arith`, `view`, `copy`, or a kind of op of its own."""
     cost: float = 0.0
+    along: int | None = None
+    """The dim along which its operands lie side by side, where it takes a concatenation piece by piece."""
     identity: object = None
     """What two arithmetic nodes share where the same scalar op serves both."""
 

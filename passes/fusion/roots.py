@@ -7,6 +7,7 @@ again where it is read, one value at a time, where the rebuilt kernels move no m
 from __future__ import annotations
 
 from isthmus.dialects import prim
+from isthmus.dialects.prim.base import integer
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.clusters import CHEAP, LARGEST_CONE
 from isthmus.passes.fusion.clusters import Cluster, build
@@ -64,9 +65,20 @@ def write_in_pieces(graph: Graph) -> None:
         if isinstance(node.op, prim.ConcatOp) and node.value.required:
             shape = node.operands[0].shape
             if len(node.operands) > 1 and all(piece.shape == shape for piece in node.operands):
-                node.kind = Kind.PIECES
+                node.kind, node.along = Kind.PIECES, integer(node.op.dim.data)
                 if len(node.operands) > MOST_COMPUTED_PIECES:
                     _keep_pieces(node)
+                else:
+                    _sum_pieces(node, node.along)
+
+
+def _sum_pieces(node: Node, along: int) -> None:
+    """Sums over points of a concatenation are taken while its pieces are written, not by reading it again."""
+    for user in node.value.users:
+        if user.kind is Kind.PARTIAL and along not in user.reduced:
+            user.operands, user.along = node.operands, along
+            for piece in node.operands:
+                piece.users.append(user)
 
 
 def _keep_pieces(node: Node) -> None:

@@ -9,7 +9,7 @@ from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index
 from isthmus.passes.fusion.draft import Draft
 from isthmus.passes.fusion.emit import Strides, linear_index
-from isthmus.passes.fusion.graph import Kind, Value
+from isthmus.passes.fusion.graph import Value
 
 NARROW = 2.5
 """Walking down columns in vectors of 64 bytes runs at this fraction of the bandwidth."""
@@ -33,7 +33,7 @@ def traffic(draft: Draft, parallel: int, strides: Strides) -> float:
     for sink in draft.sinks:
         bits = sink.instr.bits
         factor = 1.0 if sink.kind == "accumulate" else _weight(draft, parallel, sink.value, sink.index, bits, strides)
-        pieces = len(sink.value.maker.operands) if sink.value.maker.kind is Kind.PIECES else 1
+        pieces = 1 if sink.value.maker.along is None else len(sink.value.maker.operands)
         total += sink.value.nbytes / pieces * factor
         if sink.kind == "scatter":
             total += 2 * min(sink.value.nbytes, _points(draft, bits) * ir.itemsize(sink.value.dtype))

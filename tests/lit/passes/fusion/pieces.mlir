@@ -47,3 +47,19 @@ func.func @no_buffer(%x: tensor<2x4xf32>, %y: tensor<2x4xf32>, %z: tensor<2x8xf3
   %s = prim.add %c, %z : tensor<2x8xf32>
   func.return %s : tensor<2x8xf32>
 }
+
+// Its sums over points are taken while the pieces are written: each at its own place among the partial results.
+// CHECK-LABEL: @summed_pieces
+// CHECK:       kernel.fused %{{.*}}, %{{.*}} {sizes = [2048, 64], classes = ["parallel", "row"]
+// CHECK:         kernel.store %{{.*}} {result = 0, map = [d0, d1]}
+// CHECK:         kernel.store %{{.*}} {result = 0, map = [d0, d1 + 64]}
+// CHECK:         kernel.accumulate %{{.*}} {result = 1, map = [d1], kind = "add"}
+// CHECK-NEXT:    kernel.accumulate %{{.*}} {result = 1, map = [d1 + 64], kind = "add"}
+// CHECK-NEXT:  }) : tensor<2048x128xf32>, tensor<[[P:[0-9]+]]x128xf32>
+// CHECK:       kernel.fused %{{.*}} {sizes = [128, [[P]]]
+func.func @summed_pieces(%x: tensor<2048x64xf32>, %y: tensor<2048x64xf32>) -> (tensor<2048x128xf32>, tensor<128xf32>) {
+  %e = prim.exp %x : tensor<2048x64xf32>
+  %c = prim.concat %e, %y {dim = 1} : tensor<2048x128xf32>
+  %s = prim.reduce %c {kind = "add", dims = [0]} : tensor<128xf32>
+  func.return %c, %s : tensor<2048x128xf32>, tensor<128xf32>
+}

@@ -144,3 +144,12 @@ def test_memory_formats_of_results_are_written_directly() -> None:
     fuse_block(ir.function(module, "main").body.block, [None], [(1, 4)])
     (op,) = kernels(module)
     assert kernel.strides_of(op.results[0]) == (1, 4)
+
+
+def test_sums_of_a_concatenation_are_taken_piece_by_piece(small_thresholds: None) -> None:
+    """The gradient of a bias beside the gradient that it sums: nothing reads the concatenation again."""
+    p = Program([torch.randn(8, 3, dtype=torch.float64) for _ in range(2)])
+    whole = p.e.concat([p.e.exp(p.args[0]), p.args[1]], 1)
+    made = check(p.module([whole, p.e.sum(whole, (0,))]), p.arguments, ["fuse"])
+    writing, combining = kernels(made)
+    assert len(writing.results) == 2 and list(combining.inputs) == [writing.results[1]]
