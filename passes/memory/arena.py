@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 from isthmus.dialects.kernel import is_nonnegative
 from isthmus.passes.analysis import cost
-from isthmus.sizes import Dim, size_max
+from isthmus.sizes import Dim
 
 ALIGNMENT = 64
+"""Bytes: a cache line and a vector."""
+
+WORD = 8
+"""Bytes: the alignment of small values that are kept for long, whose padding would cost more than it gains."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +29,14 @@ class Interval:
         return self.first <= other.last and other.first <= self.last
 
 
-def aligned(nbytes: Dim) -> Dim:
+def aligned(nbytes: Dim, alignment: int = ALIGNMENT) -> Dim:
     """Round up to the alignment."""
-    return (nbytes + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+    return (nbytes + (alignment - 1)) // alignment * alignment
+
+
+def is_small(nbytes: Dim) -> bool:
+    """Whether padding to whole cache lines would be a good part of a value."""
+    return isinstance(nbytes, int) and nbytes < 16 * ALIGNMENT
 
 
 def pack(intervals: Sequence[Interval]) -> tuple[list[Dim], Dim]:
@@ -83,4 +92,4 @@ def _pack_symbolic(intervals: Sequence[Interval], offsets: list[Dim], total: Dim
     return total
 
 
-__all__ = ["ALIGNMENT", "Interval", "aligned", "pack", "size_max"]
+__all__ = ["ALIGNMENT", "WORD", "Interval", "aligned", "is_small", "pack"]

@@ -25,7 +25,7 @@ from isthmus import ir
 from isthmus.dialects import kernel
 from isthmus.dialects.signature import Signature
 from isthmus.ir import Literal
-from isthmus.passes.memory.arena import Interval, aligned, pack
+from isthmus.passes.memory.arena import ALIGNMENT, WORD, Interval, aligned, is_small, pack
 from isthmus.sizes import Dim
 
 TEMPORARY_BYTES = "isthmus.temporary_bytes"
@@ -150,7 +150,6 @@ def _place_results(lives: Lifetimes) -> int:
     """Results have memory of the caller's, saved values the saved arena; gives the first free handle."""
     func, roles = lives.func, lives.signature.results
     returned = ir.operands_of(cast(Operation, func.body.block.last_op))
-    saved: Dim = 0
     for number, value in enumerate(returned):
         buffer = lives.buffers.get(value)
         if buffer is None or buffer.place is not None or _is_handle(lives, value):
@@ -160,15 +159,25 @@ def _place_results(lives: Lifetimes) -> int:
             buffer.place = ("argument", role.mutated)
         elif role.saved is None:
             buffer.place = ("output", number)
+    kept: list[Buffer] = []
     for number, value in enumerate(returned):
         buffer = lives.buffers.get(value)
         if buffer is None or buffer.place is not None or _is_handle(lives, value):
             continue
-        if roles[number].saved is not None:
-            buffer.place = ("saved", saved)
-            saved = saved + aligned(buffer.nbytes)
-    func.attributes[SAVED_BYTES] = Literal.of(saved)
+        if roles[number].saved is not None and buffer not in kept:
+            kept.append(buffer)
+    end: Dim = 0
+    for buffer in sorted(kept, key=_keeping_order):
+        start = aligned(end, WORD if is_small(buffer.nbytes) else ALIGNMENT)
+        buffer.place = ("saved", start)
+        end = start + buffer.nbytes
+    func.attributes[SAVED_BYTES] = Literal.of(end)
     return 0
+
+
+def _keeping_order(buffer: Buffer) -> int:
+    """Whole cache lines first, then the small ones, largest first: nothing is padded but ends of lines."""
+    return -buffer.nbytes if isinstance(buffer.nbytes, int) and is_small(buffer.nbytes) else -(1 << 62)
 
 
 def _is_handle(lives: Lifetimes, value: SSAValue) -> bool:

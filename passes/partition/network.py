@@ -23,7 +23,7 @@ from isthmus.passes.partition.recompute import NEVER, Cone, cones, tag_of, why_o
 BYTE = 256
 """Price of keeping one byte; the fractions of it decide between equals."""
 
-WRITE = BYTE // 8
+WRITE = BYTE // 16
 """Price of a byte that forward has to write for backward's sake alone: a pass over memory that must be worth it."""
 
 READ = BYTE // 64
