@@ -38,7 +38,8 @@ func.func @scatter_takes_over(%u: tensor<7x32xf32>, %i: tensor<7xi64>) -> tensor
 // Small values are kept without padding, the largest first.
 // CHECK-LABEL: @small_saved
 // CHECK-SAME:  isthmus.saved_bytes = #isthmus.lit<52>
-// CHECK:       places = {{\[\[}}"saved", 40], ["saved", 0]]
+// CHECK:       kernel.fused %x {{.*}}places = {{\[\[}}"saved", 40]]
+// CHECK:       kernel.fused %z {{.*}}places = {{\[\[}}"saved", 0]]
 func.func @small_saved(%x: tensor<3xf32>, %z: tensor<10xf32>) -> (tensor<3xf32> {autodiff.saved = 0 : i64}, tensor<10xf32> {autodiff.saved = 1 : i64}) {
   %a = prim.exp %x : tensor<3xf32>
   %b = prim.exp %z : tensor<10xf32>
