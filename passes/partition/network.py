@@ -20,17 +20,26 @@ from isthmus.passes.partition.memory import written
 from isthmus.passes.partition.min_cut import Capacity, FlowNetwork
 from isthmus.passes.partition.recompute import NEVER, Cone, cones, tag_of, why_once
 
-BYTE = 256
-"""Price of keeping one byte; the fractions of it decide between equals."""
 
-WRITE = BYTE // 16
-"""Price of a byte that forward has to write for backward's sake alone: a pass over memory that must be worth it."""
+@dataclass(frozen=True)
+class Weights:
+    """Prices of a byte; the small ones decide between equals.
 
-READ = BYTE // 64
-"""Price of a byte that backward reads of a value that crosses: what is there anyway is not free to look at."""
+    `keep`: it is held from forward to backward. `write`, `read`: it passes through memory because of the cut. `move`:
+    forward computes it besides, since backward's own work moves only where something is gained.
+    """
 
-MOVE = 1
-"""Price of a byte that forward has to compute besides: backward's own work moves only where that saves bytes."""
+    keep: int
+    write: int
+    read: int
+    move: int = 1
+
+
+MEMORY = Weights(keep=256, write=16, read=4)
+"""The fewest bytes kept. A pass over memory is worth a sixteenth of what it saves."""
+
+TRAFFIC = Weights(keep=2, write=16, read=16)
+"""The fewest bytes moved: what forward writes in any case is kept rather than written by backward again."""
 
 AVOID = 1 << 20
 """How many times dearer a value is that the policy would rather have recomputed."""
@@ -40,18 +49,15 @@ AVOID = 1 << 20
 class Price:
     """What keeping a value costs (None: it must not be kept), and why it may not be recomputed, if so.
 
-    `again` is what backward writes when it computes the value: a library call reads its operands from memory.
+    `cross` is the price of keeping it and of reading it, `again` that of writing and reading it where backward computes
+    it for a library call, which reads its operands from memory.
     """
 
     keep: Capacity
     nbytes: int
     why_once: str | None
+    cross: Capacity
     again: int = 0
-
-    @property
-    def cross(self) -> Capacity:
-        """The price of handing the value over: of keeping it, and of reading it."""
-        return None if self.keep is None else self.keep + self.nbytes * READ
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class Plan:
     cones: dict[SSAValue, Cone] = field(repr=False)
 
 
-def price_values(joint: Joint, *, inputs_are_free: bool = True) -> Plan:
+def price_values(joint: Joint, weights: Weights = MEMORY, *, inputs_are_free: bool = True) -> Plan:
     """Price each value that depends on no tangent, without deciding anything."""
     all_cones = cones(joint)
     stored = written([op for op in joint.ops if op in joint.forward_ops], joint.kept)
@@ -77,23 +83,27 @@ def price_values(joint: Joint, *, inputs_are_free: bool = True) -> Plan:
         if isinstance(value, BlockArgument):
             role = joint.signature.arguments[value.index]
             free = value not in overwritten and (inputs_are_free or role.static or role.key)
-            prices[value] = Price(0 if free else size * (BYTE + WRITE), size, "it is an argument")
+            keep = 0 if free else size * (weights.keep + weights.write)
+            prices[value] = Price(keep, size, "it is an argument", keep + size * weights.read)
             continue
         op = value.owner
         assert isinstance(op, Operation)
         ours = op in joint.forward_ops
         once = why_once(op, cone) if ours else None
-        again = None if once else (tag_of(op) if ours else _inherited_tag(op, tags))
-        if again in ("must_recompute", "prefer_recompute"):
-            tags[value] = again
-        keep: Capacity = size * (BYTE + (value not in stored) * WRITE + (not ours) * MOVE)
+        tag = None if once else (tag_of(op) if ours else _inherited_tag(op, tags))
+        if tag in ("must_recompute", "prefer_recompute"):
+            tags[value] = tag
+        unwritten, foreign = value not in stored, not ours
+        keep: Capacity = size * (weights.keep + unwritten * weights.write + foreign * weights.move)
         if value in outputs:
             keep = 0
-        elif again == "must_recompute":
+        elif tag == "must_recompute":
             keep = None
-        elif again == "prefer_recompute":
+        elif tag == "prefer_recompute":
             keep *= AVOID
-        prices[value] = Price(keep, size, once, size * WRITE if value in from_memory else 0)
+        cross = None if keep is None else keep + size * weights.read
+        again = size * (weights.write + weights.read) if value in from_memory else 0
+        prices[value] = Price(keep, size, once, cross, again)
     return Plan(joint, (), prices, all_cones)
 
 
@@ -103,9 +113,9 @@ def _inherited_tag(op: Operation, tags: Mapping[SSAValue, str]) -> str | None:
     return next((tag for tag in ("must_recompute", "prefer_recompute") if tag in found), None)
 
 
-def plan_min_cut(joint: Joint, *, inputs_are_free: bool = True) -> Plan:
+def plan_min_cut(joint: Joint, weights: Weights = MEMORY, *, inputs_are_free: bool = True) -> Plan:
     """Keep the cheapest values from which backward can compute the rest."""
-    priced = price_values(joint, inputs_are_free=inputs_are_free)
+    priced = price_values(joint, weights, inputs_are_free=inputs_are_free)
     flow = FlowNetwork()
     source, sink = flow.node(), flow.node()
     wanted = joint.wanted_by_tangents()
@@ -123,6 +133,11 @@ def plan_min_cut(joint: Joint, *, inputs_are_free: bool = True) -> Plan:
     before = flow.minimum_cut(source, sink).before
     crossing = [v for v, (start, end) in ends.items() if before[start] and not before[end]]
     return Plan(joint, _keepable(crossing), priced.prices, priced.cones)
+
+
+def plan_min_traffic(joint: Joint) -> Plan:
+    """Keep the values with which forward and backward move the fewest bytes."""
+    return plan_min_cut(joint, TRAFFIC)
 
 
 def plan_default(joint: Joint, *, inputs_are_free: bool = True) -> Plan:

@@ -25,11 +25,12 @@ MODES: dict[str, Mapping[str, object]] = {
 class Options:
     """Options of one compilation.
 
-    `backend`: one of BACKENDS. `strategy`: how forward and backward are cut: min-cut (fewest bytes saved), default
-    (save what backward reads) or optimal (recompute as little as `memory_budget` allows: the most bytes that backward
-    holds at once, or up to 1 a fraction of what it holds with min-cut; a budget implies the strategy). `verify`:
-    "none", "once" (the joint program), "each-pass" (run the program on the call's own inputs after every pass and name
-    the first that changes a result). `higher_order`: keep what second derivatives need from the first call on.
+    `backend`: one of BACKENDS. `strategy`: how forward and backward are cut: min-cut (fewest bytes saved), min-traffic
+    (fewest bytes moved), default (save what backward reads) or optimal (recompute as little as `memory_budget` allows:
+    the most bytes that backward holds at once, or up to 1 a fraction of what it holds with min-cut; a budget implies
+    the strategy). `verify`: "none", "once" (the joint program), "each-pass" (run the program on the call's own inputs
+    after every pass and name the first that changes a result). `higher_order`: keep what second derivatives need from
+    the first call on.
     `fallback_random`: torch's own random streams (not compiled). `decompositions`: "default", or "none" to keep every
     operator a library call. `cache`: use the disk cache.
     `forward_compiler`, `backward_compiler`: what makes the functions callable (`driver.compilers.Compiler`, or a
@@ -95,7 +96,7 @@ class Options:
 
 _ALLOWED: dict[str, tuple[object, ...]] = {
     "backend": BACKENDS,
-    "strategy": ("min-cut", "default", "optimal"),
+    "strategy": ("min-cut", "min-traffic", "default", "optimal"),
     "verify": ("none", "once", "each-pass"),
     "math": ("strict",),
     "decompositions": ("default", "none"),
