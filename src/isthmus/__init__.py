@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from isthmus.driver.compilers import compiler
     from isthmus.driver.explain import explain
     from isthmus.driver.train_step import train_step
+    from isthmus.frontend.custom_vjp import custom_vjp
     from isthmus.runtime.call import last_call_native
 
 _PUBLIC = {
     "compile": "isthmus.driver.api",
     "compiler": "isthmus.driver.compilers",
+    "custom_vjp": "isthmus.frontend.custom_vjp",
     "explain": "isthmus.driver.explain",
     "reset": "isthmus.driver.api",
     "trace": "isthmus.driver.api",
@@ -31,6 +33,7 @@ __all__ = [
     "UnsupportedError",
     "compile",
     "compiler",
+    "custom_vjp",
     "explain",
     "last_call_native",
     "reset",
