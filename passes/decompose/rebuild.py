@@ -16,10 +16,7 @@ from isthmus.dialects.autodiff import RECOMPUTE
 from isthmus.dialects.prim import Emitter, PrimOp
 from isthmus.dialects.signature import Argument, Signature
 from isthmus.ir import Literal, LiteralValue, Operand
-from isthmus.passes.decompose.table import ELEMENTARY, Call, RandomNumbers, Refusal, Table, Values
-
-REASON = "isthmus.reason"
-"""Attribute of a prim.opaque: why the call is left to the library."""
+from isthmus.passes.decompose.table import ELEMENTARY, Call, RandomNumbers, Refusal, Table, Values, library_call
 
 Handler = Callable[["Rebuild", "Scope", Operation], Sequence[SSAValue]]
 
@@ -169,10 +166,7 @@ class Rebuild:
         operands = scope.of(op.operands)
         values, reason = self.by_rule(scope, op, types, operands)
         if values is None:
-            values = scope.e.opaque(op.overload, operands, op.args, types)
-            opaque = scope.block.last_op
-            assert isinstance(opaque, prim.OpaqueOp)
-            opaque.attributes[REASON] = Literal.of(reason)
+            values = library_call(scope.e, op.overload, operands, op.args, types, reason)
         return values if op.grad else [scope.e.stop_gradient(v) for v in values]
 
     def by_rule(

@@ -20,6 +20,9 @@ Values = SSAValue | Sequence[SSAValue | None]
 Scalar = bool | int | float | complex | ir.Size | SSAValue
 """What stands for a number in a schema: a number, a size, or a 0-d value that holds it."""
 
+REASON = "isthmus.reason"
+"""Attribute of a call that stays with the library: why."""
+
 Rule = Callable[..., Values]
 """`rule(e, call, *args)`: one Python argument per schema argument."""
 
@@ -46,6 +49,22 @@ class RandomNumbers:
         return numbers
 
 
+def library_call(
+    e: Emitter,
+    callee: str,
+    operands: Sequence[SSAValue],
+    args: tuple[ir.LiteralValue, ...],
+    types: Sequence[Attribute],
+    reason: str,
+) -> tuple[SSAValue, ...]:
+    """Emit a call that stays with the library, and why."""
+    results = e.opaque(callee, operands, args, types)
+    call = e.block.last_op
+    assert call is not None
+    call.attributes[REASON] = ir.Literal.of(reason)
+    return results
+
+
 @dataclass(frozen=True)
 class Call:
     """The call that a rule decomposes: its overload, result types and source of random numbers."""
@@ -70,6 +89,13 @@ class Call:
     def bits(self, shape: Sequence[Dim]) -> SSAValue:
         """32 fresh random bits an element, as i64."""
         return self._draw("bits", shape, "i64")
+
+    def library_noise(self, chance: float, shape: Sequence[Dim], dtype: str) -> SSAValue:
+        """1 with the chance, else 0, drawn by torch from its own stream: a library call"""
+        like = self.e.full(0, shape, dtype)
+        arguments = (ir.Operand(0), float(chance), None)
+        (noise,) = library_call(self.e, "bernoulli.p", [like], arguments, [like.type], "the stream is torch's own")
+        return self.e.stop_gradient(noise)
 
     def _draw(self, kind: str, shape: Sequence[Dim], dtype: str) -> SSAValue:
         if self.random is None:

@@ -12,7 +12,7 @@ from isthmus.dialects.prim import Emitter
 from isthmus.passes.decompose.dims import at_least_1d, axis
 from isthmus.passes.decompose.promotion import inside, like, wide
 from isthmus.passes.decompose.rules.linear_algebra import broadcast_shapes
-from isthmus.passes.decompose.rules.random import dropped, keep_mask
+from isthmus.passes.decompose.rules.random import dropped
 from isthmus.passes.decompose.rules.writes import on_diagonal
 from isthmus.passes.decompose.table import Call, Refusal, Scalar, decomposition
 from isthmus.sizes import Dim
@@ -167,7 +167,11 @@ def _with_dropout(
     masked = e.broadcast(empty, ir.shape_of(x), (0, 1, 2))
     weights = e.softmax(e.select(masked, e.zeros_like(x), x), 3)
     weights = e.convert(e.select(masked, e.zeros_like(x), weights), ir.dtype_of(q))
-    kept = dropped(e, call, weights, dropout, keep_mask(e, call, dropout, ir.shape_of(weights)))
+    if not isinstance(dropout, (int, float)):
+        raise Refusal("a chance that is a tensor is left to the library")
+    # torch's own stream, as eager draws it: see docs/decisions/dropout-of-attention-is-torchs.md
+    noise = call.library_noise(1 - dropout, ir.shape_of(weights), ir.dtype_of(weights))
+    kept = dropped(e, call, weights, dropout, e.cmp("ne", noise, e.zeros_like(noise)))
     return e.dot(kept, v, ((3,), (2,)), ((0, 1), (0, 1)))
 
 

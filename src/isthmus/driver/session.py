@@ -19,7 +19,7 @@ from isthmus.driver.options import Options
 from isthmus.driver.verify import Verifier
 from isthmus.frontend.captured import Captured, Compiled
 from isthmus.frontend.captured import Value as CapturedValue
-from isthmus.passes.decompose.rebuild import REASON
+from isthmus.passes.decompose.table import REASON
 from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.boundary import CompiledFunction
 from isthmus.runtime.convention import Executable

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import isthmus
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.passes.pipelines import run_passes
@@ -79,3 +80,18 @@ def test_library_random_numbers_stay_calls() -> None:
     callees = [op.callee.data for op in module.walk() if isinstance(op, prim.OpaqueOp)]
     assert callees == ["dropout.default", "rand_like.default"]
     assert run(ir.function(module, "main"), [torch.zeros(3)])[0].shape == (3,)
+
+
+def test_attention_draws_the_numbers_of_eager() -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+
+    parts = [torch.randn(2, 3, 8, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    torch.manual_seed(0)
+    expected = attend(*parts)
+    gradients = torch.autograd.grad(expected.sin().sum(), parts)
+    compiled = isthmus.compile(attend, fullgraph=True)
+    torch.manual_seed(0)
+    found = compiled(*parts)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad(found.sin().sum(), parts), gradients)
