@@ -76,7 +76,8 @@ class Signature:
     `user_outputs`: each entry `("value", k)`, `("alias", k, chain)`, `("argument", i, chain)` or `("constant", v)`.
     A chain holds views `(overload, arguments after the first, geometry, result)`: what is viewed is the first argument;
     `geometry` is the (shape, strides, offset) that the view must have, its offset counted from the first element of
-    result k or argument i; `result` is the position among several results, or None.
+    result k or argument i; `result` is the position among several results, or None. A view taken under no_grad has a
+    fifth entry, True.
     """
 
     arguments: tuple[Argument, ...]

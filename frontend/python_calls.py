@@ -26,6 +26,11 @@ from isthmus.frontend.torch_private import checkpoint_generator
 _ACTIVE = threading.local()
 
 
+def active_recorder() -> Recorder | None:
+    """Give the recorder of the trace that this thread is in, or None."""
+    return getattr(_ACTIVE, "recorder", None)
+
+
 class PythonCalls(TorchFunctionMode):
     """Sees calls of torch's Python functions on tensors while a function is traced."""
 
@@ -45,6 +50,9 @@ class PythonCalls(TorchFunctionMode):
             self.recorder.locate()
             with self.recorder.errors_at(getattr(func, "__name__", str(func))):
                 raise UnsupportedError("the program reads a tensor's value while it is compiled", cure=cure)
+        if func in _DATA and isinstance(args[0], Tensor):
+            with self:
+                return _data(self.recorder, func, args[0])
         handler = structured.handler_of(func) if func in _STRUCTURED or isinstance(func, HigherOrderOperator) else None
         if handler is None:
             return func(*args, **kwargs)
@@ -89,6 +97,18 @@ def _history(outputs: Sequence[Tensor]) -> set[object]:
         pending.extend((n, k) for n, k in edge[0].next_functions if n is not None)
     return seen
 
+
+def _data(recorder: Recorder, func: object, tensor: Tensor) -> Tensor:
+    """`x.data`: the same memory without history."""
+    if func is _SET_DATA:
+        recorder.locate()
+        with recorder.errors_at("data"):
+            raise UnsupportedError("a tensor gets another one's memory", cure="write to it by copy_ under no_grad")
+    return torch.ops.aten.detach.default(tensor)
+
+
+_SET_DATA = Tensor.data.__set__
+_DATA: set[object] = {Tensor.data.__get__, _SET_DATA}
 
 _STRUCTURED = {torch.autograd.grad}
 

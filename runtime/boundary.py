@@ -108,7 +108,11 @@ def _output(output: UserOutput, arguments: list[Value], results: list[Tensor], s
     base = cast(Tensor, results[output.index] if output.kind == "alias" else arguments[output.index])
     start = int(base.storage_offset()) * base.element_size()
     for view in output.chain:
-        base = _replay(view, base, sizes, start)
+        if view.quiet:
+            with torch.no_grad():
+                base = _replay(view, base, sizes, start)
+        else:
+            base = _replay(view, base, sizes, start)
     return base
 
 

@@ -70,12 +70,16 @@ class Geometry:
 
 @dataclass(frozen=True)
 class View:
-    """One step of a view chain: the ATen overload that made it, and where it ends up."""
+    """One step of a view chain: the ATen overload that made it, and where it ends up.
+
+    `quiet`: the program took it under `no_grad`.
+    """
 
     op: str
     arguments: tuple[object, ...]
     geometry: Geometry | None = None
     result: int | None = None
+    quiet: bool = False
 
 
 @dataclass(frozen=True)

@@ -87,10 +87,14 @@ class Outputs:
         return ("alias", k, chain) if chain else ("value", k)
 
     def _chain(self, views: Sequence[Reference], base: RefFacts) -> tuple[Entry, ...]:
-        """Give the views as the runtime replays them; detached where autograd does not see one of them."""
-        chain = [self._view(view, base) for view in views]
-        if any(view.quiet for view in views) and chain[-1][0] != _DETACH:
-            chain.append((_DETACH, (), chain[-1][2], None))
+        """Give the views as the runtime replays them: those taken under no_grad under no_grad, detached ones detached."""
+        chain: list[Entry] = []
+        for view in views:
+            entry = self._view(view, base)
+            by_call = view.call is not None and view.call.overload != _DETACH
+            chain.append((*entry, True) if view.quiet and by_call else entry)
+            if view.quiet and not by_call and entry[0] != _DETACH:  # by its place: it does not say itself what it is
+                chain.append((_DETACH, (), entry[2], None))
         return tuple(chain)
 
     def _from_rebound(self, path: Sequence[Reference]) -> Sequence[Reference]:

@@ -112,13 +112,13 @@ def _user_output(entry: tuple[LiteralValue, ...]) -> UserOutput:
 
 
 def _view(step: tuple[LiteralValue, ...]) -> View:
-    """`(overload, arguments after the first, (shape, strides, offset) or none, result or none)`."""
-    overload, arguments, geometry, result = step
+    """`(overload, arguments after the first, (shape, strides, offset) or none, result or none[, quiet])`."""
+    overload, arguments, geometry, result, *quiet = step
     where = None
     if geometry is not None:
         shape, strides, offset = cast(tuple[ir.Shape, ir.Shape, ir.Dim], geometry)
         where = Geometry(shape, strides, offset)
-    return View(cast(str, overload), cast(tuple[object, ...], arguments), where, cast(int | None, result))
+    return View(cast(str, overload), cast(tuple[object, ...], arguments), where, cast(int | None, result), bool(quiet))
 
 
 def require_known_sizes(func: FuncOp) -> None:
