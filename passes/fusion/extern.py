@@ -133,14 +133,23 @@ def _heads_inside(shape: Shape) -> Shape:
     return (n * h * e, e, h * e, 1)
 
 
+def _in_the_order_of(like: Shape, shape: Shape) -> Shape:
+    """Strides without gaps, dims in memory as they are in a tensor of the strides `like`."""
+    found: list[ir.Dim] = [1] * len(shape)
+    inner: ir.Dim = 1
+    for d in sorted(range(len(shape)), key=lambda d: (cost.numeric(like[d]), -d)):
+        found[d] = inner
+        inner = inner * shape[d]
+    return tuple(found)
+
+
 def _attention(node: Node, operands: list[Seen]) -> tuple[Shape | None, ...]:
-    """The output has its dims in the order of the query's; the log-sums are [B, L, H] in memory."""
+    """The output has its dims in the order of the query's, without gaps; the log-sums are [B, L, H] in memory."""
     o, lse = node.results
     query = operands[0]
     own = query.view.strides if query.view is not None else ir.contiguous_strides(o.shape)
     _, h, n = lse.shape
-    inside = own[1:3] == (own[1], own[1] * h)
-    return (_heads_inside(o.shape) if inside else None, (n * h, 1, h))
+    return (_in_the_order_of(own, o.shape), (n * h, 1, h))
 
 
 def _attention_backward(node: Node, operands: list[Seen]) -> tuple[Shape | None, ...]:

@@ -146,6 +146,36 @@ def add(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
     return None
 
 
+def _counts(index: SSAValue, dims: LiteralValue) -> bool:
+    """Whether the only index is 0, 1, 2, ... along one dimension."""
+    iota = made_by(index, prim.IotaOp)
+    return iota is not None and len(cast(Ints, dims)) == len(ir.shape_of(iota.y)) == 1
+
+
+def gather(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
+    """Elements 0, 1, 2, ... are the first ones, in order."""
+    x, *indices = operands
+    if len(indices) != 1 or not _counts(indices[0], literals["dims"]):
+        return None
+    (dim,), (count,), shape = cast(Ints, literals["dims"]), ir.shape_of(indices[0]), ir.shape_of(x)
+    if not _known_order(count, shape[dim]):
+        return None
+    part = x if count == shape[dim] else e.slice(x, dim, 0, count)
+    return e.transpose(part, (dim, *(d for d in range(len(shape)) if d != dim)))
+
+
+def scatter(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
+    """What is set, or added, at every place once is set, or added, as a whole."""
+    x, updates, *indices = operands
+    if len(indices) != 1 or not _counts(indices[0], literals["dims"]) or literals["kind"] not in ("add", "set"):
+        return None
+    (dim,), shape = cast(Ints, literals["dims"]), ir.shape_of(x)
+    if ir.shape_of(indices[0]) != (shape[dim],) or ir.dtype_of(x) == "i1":
+        return None
+    whole = e.transpose(updates, (*range(1, dim + 1), 0, *range(dim + 1, len(shape))))
+    return whole if literals["kind"] == "set" else e.add(x, whole)
+
+
 def _is_neutral(op: prim.PadOp) -> bool:
     value = op.value.data
     if op.interior.data != 0 or value != 0 or isinstance(value, complex):
@@ -187,5 +217,7 @@ REWRITES = (
     (prim.SliceOp, slice_),
     (prim.PadOp, pad),
     (prim.ConcatOp, concat),
+    (prim.GatherOp, gather),
+    (prim.ScatterOp, scatter),
     (prim.AddOp, add),
 )

@@ -79,3 +79,19 @@ func.func @attention_layout(%x: tensor<2x16x2x4xf32>, %w: tensor<8x8xf32>) -> te
   %d = prim.dot %r, %w {batch_a = [], batch_b = [], contract_a = [2], contract_b = [0]} : tensor<2x16x8xf32>
   func.return %d : tensor<2x16x8xf32>
 }
+
+// So does a query that is a part of a wider row: its output has the same order of dims, and no gaps.
+// CHECK-LABEL: @attention_layout_of_a_part
+// CHECK:       %[[O:.*]], %{{.*}} = kernel.extern {{.*}}layouts = {{\[\[}}128, 4, 8, 1], [32, 1, 2]]
+// CHECK-NEXT:  kernel.extern %[[O]], %{{.*}} {symbol = "prim.dot"
+// CHECK-NEXT:  func.return
+func.func @attention_layout_of_a_part(%x: tensor<2x16x3x2x4xf32>, %w: tensor<8x8xf32>) -> tensor<2x16x8xf32> {
+  %p = prim.slice %x {dim = 2, start = 1, limit = 2, stride = 1} : tensor<2x16x1x2x4xf32>
+  %h = prim.reshape %p : tensor<2x16x2x4xf32>
+  %q = prim.transpose %h {perm = [0, 2, 1, 3]} : tensor<2x2x16x4xf32>
+  %o, %l = prim.opaque %q {callee = "_scaled_dot_product_flash_attention_for_cpu.default", args = [arg0, arg0, arg0, 0.0, true, none, 0.5]} : tensor<2x2x16x4xf32>, tensor<2x2x16xf32>
+  %t = prim.transpose %o {perm = [0, 2, 1, 3]} : tensor<2x16x2x4xf32>
+  %r = prim.reshape %t : tensor<2x16x8xf32>
+  %d = prim.dot %r, %w {batch_a = [], batch_b = [], contract_a = [2], contract_b = [0]} : tensor<2x16x8xf32>
+  func.return %d : tensor<2x16x8xf32>
+}

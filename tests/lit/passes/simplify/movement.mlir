@@ -92,3 +92,40 @@ func.func @in_regions(%p: tensor<i1>, %x: tensor<4xf32>) -> tensor<4xf32> {
   }) : tensor<4xf32>
   func.return %y : tensor<4xf32>
 }
+
+// Reading the elements 0, 1, 2, ... is reading a part.
+// CHECK-LABEL: @gather_in_order
+// CHECK-NEXT: %[[S:.*]] = prim.slice %x {dim = 1, start = 0, limit = 3, stride = 1} : tensor<4x3xf32>
+// CHECK-NEXT: %[[T:.*]] = prim.transpose %[[S]] {perm = [1, 0]} : tensor<3x4xf32>
+// CHECK-NEXT: func.return %[[T]], %x
+func.func @gather_in_order(%x: tensor<4x5xf32>) -> (tensor<3x4xf32>, tensor<4x5xf32>) {
+  %i = prim.iota {dim = 0} : tensor<3xi64>
+  %y = prim.gather %x, %i {dims = [1]} : tensor<3x4xf32>
+  %j = prim.iota {dim = 0} : tensor<4xi64>
+  %z = prim.gather %x, %j {dims = [0]} : tensor<4x5xf32>
+  func.return %y, %z : tensor<3x4xf32>, tensor<4x5xf32>
+}
+
+// What is out of range stays a gather, which says so.
+// CHECK-LABEL: @gather_beyond
+// CHECK: prim.gather
+func.func @gather_beyond(%x: tensor<2xf32>) -> tensor<3xf32> {
+  %i = prim.iota {dim = 0} : tensor<3xi64>
+  %y = prim.gather %x, %i {dims = [0]} : tensor<3xf32>
+  func.return %y : tensor<3xf32>
+}
+
+// The gradient of reading all rows in order is added as a whole; of some rows it is not.
+// CHECK-LABEL: @scatter_in_order
+// CHECK-NEXT: %[[T:.*]] = prim.transpose %u {perm = [1, 0]} : tensor<4x5xf32>
+// CHECK-NEXT: %[[A:.*]] = prim.add %x, %[[T]] : tensor<4x5xf32>
+// CHECK:      %[[P:.*]] = prim.scatter
+// CHECK-NEXT: func.return %[[A]], %[[T]], %[[P]]
+func.func @scatter_in_order(%x: tensor<4x5xf32>, %u: tensor<5x4xf32>, %v: tensor<2x5xf32>) -> (tensor<4x5xf32>, tensor<4x5xf32>, tensor<4x5xf32>) {
+  %i = prim.iota {dim = 0} : tensor<5xi64>
+  %a = prim.scatter %x, %u, %i {dims = [1], kind = "add"} : tensor<4x5xf32>
+  %s = prim.scatter %x, %u, %i {dims = [1], kind = "set"} : tensor<4x5xf32>
+  %j = prim.iota {dim = 0} : tensor<2xi64>
+  %p = prim.scatter %x, %v, %j {dims = [0], kind = "add"} : tensor<4x5xf32>
+  func.return %a, %s, %p : tensor<4x5xf32>, tensor<4x5xf32>, tensor<4x5xf32>
+}
