@@ -91,7 +91,16 @@ def gradient(call: Call) -> object:
     examples = as_list(call.example)
     present = [i for i, e in enumerate(examples) if isinstance(e, Tensor)]
     recorder = call.recorder
-    results = [recorder.like(cast(Tensor, examples[i]), requires_grad=create_graph) for i in present]
+    if any(t is c for t in ins for c in recorder.scope.captured):
+        raise UnsupportedError(
+            "a gradient by a tensor from outside of the region that asks for it has no compiled form",
+            op="torch.autograd.grad",
+            cure="differentiate inside: call isthmus.grad or isthmus.vjp in the function that is mapped",
+        )
+    sources = [*outs, *ins, *(s for s in seeds if isinstance(s, Tensor))]
+    results = [
+        recorder.like(cast(Tensor, examples[i]), requires_grad=create_graph, derived_from=sources) for i in present
+    ]
     encoded: list[LiteralValue] = []
     operands: list[Tensor] = [*outs, *ins]
     for seed in seeds:

@@ -112,8 +112,11 @@ class Program:
         raise NotImplementedError
         yield
 
-    def like(self, tensor: Tensor, *, requires_grad: bool) -> Tensor:
-        """Give a new fake tensor of the same shape, strides and dtype, unknown to any scope; no leaf."""
+    def like(self, tensor: Tensor, *, requires_grad: bool, derived_from: Sequence[Tensor] = ()) -> Tensor:
+        """Give a new fake tensor of the same shape, strides and dtype, unknown to any scope; no leaf.
+
+        Its history leads to `derived_from`, so that a later request for gradients finds them.
+        """
         with self.unrecorded(), torch.no_grad():
             made = torch.empty_strided(
                 tuple(tensor.shape), tuple(tensor.stride()), dtype=tensor.dtype, device=tensor.device
@@ -122,6 +125,10 @@ class Program:
                 return made
             history = torch.zeros((), dtype=made.dtype, device=made.device, requires_grad=True)
             with torch.enable_grad():
+                for source in derived_from:
+                    if source.requires_grad:
+                        real = torch.view_as_real(source) if source.is_complex() else source
+                        history = history + real.sum().to(made.device, made.dtype)
                 return made.add_(history)
 
     # ---- Blocks

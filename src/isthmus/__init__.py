@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from isthmus.driver.compilers import compiler
     from isthmus.driver.explain import explain
     from isthmus.driver.train_step import train_step
+    from isthmus.driver.transforms import grad, jvp, value_and_grad, vjp
+    from isthmus.driver.rules import register_decomposition, register_derivative, register_rewrite
     from isthmus.frontend.custom_vjp import custom_vjp
     from isthmus.runtime.call import last_call_native
 
@@ -19,9 +21,16 @@ _PUBLIC = {
     "compiler": "isthmus.driver.compilers",
     "custom_vjp": "isthmus.frontend.custom_vjp",
     "explain": "isthmus.driver.explain",
+    "grad": "isthmus.driver.transforms",
+    "jvp": "isthmus.driver.transforms",
+    "register_decomposition": "isthmus.driver.rules",
+    "register_derivative": "isthmus.driver.rules",
+    "register_rewrite": "isthmus.driver.rules",
     "reset": "isthmus.driver.api",
     "trace": "isthmus.driver.api",
     "train_step": "isthmus.driver.train_step",
+    "value_and_grad": "isthmus.driver.transforms",
+    "vjp": "isthmus.driver.transforms",
     "last_call_native": "isthmus.runtime.call",
     "CompileError": "isthmus.diagnostics",
     "UnsupportedError": "isthmus.diagnostics",
@@ -35,10 +44,17 @@ __all__ = [
     "compiler",
     "custom_vjp",
     "explain",
+    "grad",
+    "jvp",
     "last_call_native",
+    "register_decomposition",
+    "register_derivative",
+    "register_rewrite",
     "reset",
     "trace",
     "train_step",
+    "value_and_grad",
+    "vjp",
 ]
 
 

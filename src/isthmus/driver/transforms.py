@@ -1,0 +1,114 @@
+"""`isthmus.grad` and its kin: recorded inside a trace, compiled by themselves outside of one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch._dynamo import disable as outside_of_dynamo
+
+from isthmus.driver.api import compile_in
+from isthmus.driver.options import Options
+from isthmus.driver.session import Session
+from isthmus.frontend import transforms
+from isthmus.frontend.python_calls import active_recorder
+
+Function = Callable[..., Any]
+
+
+class Transformed:
+    """A transformed function. Inside a trace it is recorded; outside it is compiled at its first call and kept."""
+
+    def __init__(self, function: Function, inside: Function) -> None:
+        self._inside = functools.wraps(function)(inside) if hasattr(function, "__name__") else inside
+        self._inside.__dict__.setdefault("__wrapped__", function)
+        self._compiled: Function | None = None
+        self.__name__ = str(getattr(function, "__name__", type(function).__name__))
+        self.__wrapped__ = self._inside
+
+    @outside_of_dynamo
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the transformed function."""
+        if active_recorder() is not None:
+            return self._inside(*args, **kwargs)
+        if self._compiled is None:
+            self._compiled = compiled(self._inside)
+        return self._compiled(*args, **kwargs)
+
+
+def compiled(function: Function) -> Function:
+    """Compile by direct tracing, with ordinary options."""
+    return compile_in(Session(Options()), function, "trace")[0]
+
+
+_KEPT: WeakKeyDictionary[Any, dict[Any, Function]] = WeakKeyDictionary()
+"""Functions that were given to vjp and jvp -> their compiled forms."""
+
+
+def _kept(function: Function, what: object, make: Callable[[], Function]) -> Function:
+    try:
+        forms = _KEPT.setdefault(function, {})
+    except TypeError:  # neither hashable nor weakly referenceable
+        return make()
+    return forms[what] if what in forms else forms.setdefault(what, make())
+
+
+def value_and_grad(func: Function, argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Function:
+    """Give the function that computes `func`'s value and its gradient: (value, gradient).
+
+    `func` returns one real number; with `has_aux` a pair (number, aux), and the result is ((value, aux), gradient).
+    `argnums` says by which positional arguments: an int gives the gradient itself, a tuple gives a tuple. Arguments
+    are pytrees of float or complex tensors, gradients are like them. Raises TypeError where the value is no number or
+    an argument no float tensor, ValueError on argnums out of range.
+    """
+    return Transformed(func, transforms.value_and_grad(func, argnums, has_aux))
+
+
+def grad(func: Function, argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Function:
+    """Give the function that computes `func`'s gradient; with `has_aux` (gradient, aux). See `value_and_grad`."""
+    both = transforms.value_and_grad(func, argnums, has_aux)
+
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, found = both(*args, **kwargs)
+        return (found, value[1]) if has_aux else found
+
+    return Transformed(func, gradient)
+
+
+@outside_of_dynamo
+def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+    """Evaluate `func(*primals)`: (output, vjp_fn), or (output, vjp_fn, aux).
+
+    `vjp_fn(cotangents)`, cotangents like the output, gives the tuple of Jᵀ·cotangents, one for each primal. Raises
+    TypeError for primals that are no float tensors, ValueError for a cotangent of another shape.
+    """
+    if active_recorder() is None:
+        func = _kept(func, "call", lambda: compiled(_plain(func)))
+    return transforms.vjp(func, primals, has_aux)
+
+
+@outside_of_dynamo
+def jvp(func: Function, primals: Any, tangents: Any, *, has_aux: bool = False) -> tuple[Any, ...]:
+    """Evaluate `func(*primals)` and its derivative along `tangents`: (output, J·tangents), or with aux as a third.
+
+    `primals` and `tangents` are tuples of the same structure and shapes. Raises TypeError or ValueError otherwise.
+    """
+    inside = functools.partial(transforms.jvp, func, has_aux=has_aux)
+    if active_recorder() is not None:
+        return inside(primals, tangents)
+
+    def make() -> Function:
+        return compiled(functools.wraps(func)(lambda primals, tangents: inside(primals, tangents)))
+
+    return cast("tuple[Any, ...]", _kept(func, ("jvp", has_aux), make)(primals, tangents))
+
+
+def _plain(function: Function) -> Function:
+    return (
+        function
+        if isinstance(function, torch.nn.Module)
+        else functools.wraps(function)(lambda *a, **k: function(*a, **k))
+    )
