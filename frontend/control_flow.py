@@ -49,6 +49,7 @@ def while_loop(call: Call) -> object:
     regions = [_region(call, cast(fx.GraphModule, b), arguments, aten.YieldOp) for b in (condition, body)]
     captured = _share_captures(call.recorder, regions)
     count = len(tensors_in(carried))
+    _same_kinds("while_loop", tensors_in(carried), regions[1].results)
     return _emit(
         call, aten.WhileLoopOp, [*tensors_in(arguments), *captured], {"carried": count}, regions, tensors_in(carried)
     )
@@ -63,10 +64,11 @@ def scan(call: Call) -> object:
     region = _region(call, cast(fx.GraphModule, combine), [*as_list(inits), *slices, *as_list(extra)], aten.YieldOp)
     length = tensors_in(xs)[0].shape[0]
     count = len(tensors_in(inits))
+    _same_kinds("scan", tensors_in(inits), region.results[:count])
     results = [*region.results[:count], *(_stacked(call.recorder, r, length) for r in region.results[count:])]
     inputs = [*tensors_in(inits), *tensors_in(xs), *tensors_in(extra), *region.scope.captured]
     counts = {"inits": count, "xs": len(tensors_in(xs))}
-    return _emit(call, aten.ScanOp, inputs, counts, [region], results)
+    return pytree.tree_unflatten(_emit(call, aten.ScanOp, inputs, counts, [region], results), region.structure)
 
 
 def map_slices(call: Call) -> object:
@@ -128,10 +130,20 @@ def _emit(
     results: Sequence[Tensor],
 ) -> tuple[Tensor, ...]:
     requires_grad = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
-    fresh = [call.recorder.like(r, requires_grad=requires_grad) for r in results]
+    fresh = [call.recorder.like(r, requires_grad=requires_grad, derived_from=inputs) for r in results]
     op = create(call.recorder, kind, inputs, counts, [Region(r.scope.block) for r in regions], fresh)
     mark_gradients(call.recorder, op)
     return tuple(fresh)
+
+
+def _same_kinds(op: str, before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
+    """A step gives carries as it got them; sizes that are equal for that reason become the same symbol."""
+    if [_shape(t) for t in before] != [_shape(t) for t in after]:
+        raise CompileError(
+            f"a step turns carries {_describe(before)} into {_describe(after)}",
+            op=op,
+            cure="every carry must keep its shape and dtype from step to step",
+        )
 
 
 def _shape(tensor: Tensor) -> tuple[object, ...]:

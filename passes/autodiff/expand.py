@@ -18,6 +18,7 @@ from isthmus.dialects import autodiff, prim
 from isthmus.dialects.prim import Emitter, PrimOp
 from isthmus.ir import Literal
 from isthmus.passes.autodiff.pull import activity, made_since, pull
+from isthmus.passes.autodiff.rules.while_loop import as_scan, steps_of
 from isthmus.passes.autodiff.table import Fallbacks
 
 TERMINATORS = (prim.YieldOp, autodiff.YieldOp, ReturnOp)
@@ -63,6 +64,13 @@ def _with_regions(e: Emitter, op: PrimOp, operands: Sequence[SSAValue], fallback
         attributes=op.attributes,
     )
     e.block.add_op(made)
+    if isinstance(made, prim.WhileOp):
+        steps = steps_of(made, operands)
+        if steps is not None and steps.exact and steps.bound != 0:
+            results = as_scan(e, made, operands, steps).results
+            made.detach()
+            made.erase()
+            return results
     return made.results
 
 

@@ -14,7 +14,8 @@ from isthmus.dialects.prim import Emitter
 from isthmus.passes.autodiff.expand import inline
 from isthmus.passes.autodiff.pull import activity, pull
 from isthmus.passes.autodiff.rules.scan import make_scan
-from isthmus.passes.autodiff.table import Cotangents, Fallbacks, Needs, nested_pullback, pullback
+from isthmus.passes.autodiff.rules.while_loop import as_scan, steps_of
+from isthmus.passes.autodiff.table import Cotangents, Fallbacks, Needs, nested_pullback
 
 
 def pull_block(
@@ -165,12 +166,20 @@ def keep_carries(op: prim.ScanOp) -> list[SSAValue]:
     return tape
 
 
-@pullback(prim.WhileOp)
-def while_(e: Emitter, op: prim.WhileOp, cts: Cotangents, needs: Needs) -> Cotangents:
-    """Refused: how many steps a tape needs is known only after the loop ran."""
-    raise CompileError(
-        "cannot be differentiated backwards: its number of steps is not known before it runs",
-        location=ir.source_location(op),
-        op=op.name,
-        cure="use a scan or a Python loop over a known number of steps, or detach what the loop carries",
-    )
+@nested_pullback(prim.WhileOp)
+def while_(e: Emitter, op: prim.WhileOp, cts: Cotangents, needs: Needs, fallbacks: Fallbacks) -> Cotangents:
+    """As a scan over as many steps as it can have, run again for its tape; refused where no number bounds them."""
+    operands, carried = ir.operands_of(op), cast(int, op.carried.data)
+    steps = steps_of(op, operands)
+    if steps is None:
+        raise CompileError(
+            "cannot be differentiated backwards: nothing bounds its number of steps before it runs",
+            location=ir.source_location(op),
+            op=op.name,
+            cure="use torch._higher_order_ops.scan or a Python loop, let the condition compare a counter that starts "
+            "at a constant with a constant (i < 10, also beside others), or detach what the loop carries",
+        )
+    if steps.bound == 0:
+        return (*cts, *(None for _ in operands[carried:]))
+    found = _Scan(as_scan(e, op, operands, steps), [*needs[:carried], False, *needs[carried:]]).pull(e, cts, fallbacks)
+    return (*found[:carried], *found[carried + 1 :])
