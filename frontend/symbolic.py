@@ -186,6 +186,8 @@ def _guard_equalities(shape_env: ShapeEnv | None) -> list[tuple[Dim, Dim]]:
     found: list[tuple[Dim, Dim]] = []
     for guard in shape_env.guards if shape_env is not None else ():
         expression = shape_env.replace(guard.expr) if shape_env is not None else guard.expr
+        if expression is sympy.true:
+            expression = guard.expr  # torch replaced one side by the other, values seen before still have the old name
         if isinstance(expression, sympy.Eq):
             try:
                 found.append((to_dim(expression.lhs), to_dim(expression.rhs)))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import CellType, FunctionType
 from typing import cast
 
+import sympy
 import torch
 from torch import Tensor, nn
 from torch._dynamo.source import LocalSource
@@ -72,14 +73,37 @@ def trace(
     `dynamic(leaf, dimension)` tells which sizes become symbols (`dynamic(leaf, -1)`: which integers). Raises
     UnsupportedError with the user's line for what reads data, has no compiled form, or changes objects that live on.
     """
-    leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+    call = _Call(function, args, kwargs or {}, dynamic, name)
+    known: Sequence[sympy.Basic] = ()
+    while True:
+        recorder, traced = _attempt(call, known)
+        if recorder.sizes.is_current():
+            return traced
+        known = [guard.expr for guard in cast(ShapeEnv, recorder.fake_mode.shape_env).guards]
+
+
+@dataclass(frozen=True)
+class _Call:
+    function: Callable[..., object]
+    args: Sequence[object]
+    kwargs: Mapping[str, object]
+    dynamic: Callable[[int, int], bool] | None
+    name: str
+
+
+def _attempt(call: _Call, known: Sequence[sympy.Basic]) -> tuple[Recorder, Traced]:
+    """Trace once. `known` guards hold from the start: sizes that they make equal are written one way."""
+    function, name = call.function, call.name
+    leaves, structure = pytree.tree_flatten((tuple(call.args), dict(call.kwargs)))
     shape_env = ShapeEnv()
     fake_mode = FakeTensorMode(shape_env=shape_env)
+    fakes = [_fakify(fake_mode, i, leaf, call.dynamic) for i, leaf in enumerate(leaves)]
+    for expression in known:
+        shape_env.evaluate_expr(expression)  # symbols are named after their sources: the same at every attempt
     recorder = Recorder(fake_mode, SizeReader(shape_env))
     recorder.find_location = lambda: from_frames(inspect.currentframe())
-    fakes = [_fakify(fake_mode, i, leaf, dynamic) for i, leaf in enumerate(leaves)]
     used = [i for i, f in enumerate(fakes) if isinstance(f, FakeTensor | torch.SymInt)]
-    names = _names(function, args, dict(kwargs or {}))
+    names = _names(function, call.args, dict(call.kwargs))
     inputs = [_input(leaves[i], fakes[i], names[i] if i < len(names) else f"argument {i}") for i in used]
     modules = list(modules_of(function))
     for fake in (fakes[i] for i in used):
@@ -100,14 +124,8 @@ def trace(
     template = [OutputSlot(next(slots)) if isinstance(o, Tensor | torch.SymInt | torch.SymFloat) else o for o in flat]
     placeholders = cast("list[torch.SymInt | FakeTensor]", [fakes[i] for i in used])
     guard = shape_env.produce_guards_expression(placeholders) if used else None
-    return Traced(
-        captured,
-        tuple(used),
-        captured.constants,
-        pytree.tree_unflatten(template, spec),
-        reads.found,
-        guard,
-    )
+    output = pytree.tree_unflatten(template, spec)
+    return recorder, Traced(captured, tuple(used), captured.constants, output, reads.found, guard)
 
 
 # ---- Inputs

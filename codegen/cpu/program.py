@@ -219,13 +219,23 @@ class _Steps:
 
 
 def _kernels_from(steps: Sequence[Step], at: int) -> list[KernelCall]:
-    """The run of kernels that begins at a step."""
+    """The run of kernels that begins at a step.
+
+    It ends before a kernel that writes an argument in place if one in it can fail: the caller's tensors are as they
+    were when an error is raised.
+    """
     run: list[KernelCall] = []
+    can_fail = False
     for step in steps[at:]:
-        if not isinstance(step, KernelCall):
+        if not isinstance(step, KernelCall) or (can_fail and _writes_arguments(step)):
             break
         run.append(step)
+        can_fail |= step.checks is not None
     return run
+
+
+def _writes_arguments(kernel: KernelCall) -> bool:
+    return any(b.place.kind == "argument" for b in kernel.buffers[kernel.reads :])
 
 
 def _room(steps: Sequence[Step]) -> int:

@@ -50,3 +50,15 @@ def test_a_convolution_with_a_symbolic_window_is_left_to_the_library():
     for n, k in ((8, 3), (10, 5)):
         x, w = torch.randn(2, 3, n, n), torch.randn(4, 3, k, k)
         torch.testing.assert_close(compiled(x, w), function(x, w), rtol=1e-4, atol=1e-4)
+
+
+def test_sizes_that_a_traced_program_needs_equal_are_one_symbol() -> None:
+    weight = torch.randn(3, 6)
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(x @ weight.t(), y)
+
+    compiled = isthmus.compile(f, capture="trace")
+    for n in (8, 5, 7):
+        x, y = torch.randn(n, 6), torch.randn(n, 3)
+        torch.testing.assert_close(compiled(x, y), f(x, y))
