@@ -158,7 +158,7 @@ def _cut(leaf: object, n: int) -> list[object]:
         return [leaf] * n
     if leaf.shape[0] % n:
         raise UnsupportedError(
-            f"a batch of {leaf.shape[0]} cannot be split in {n} equal micro-batches",
+            f"a batch of {int(leaf.shape[0])} cannot be split in {n} equal micro-batches",
             op="train_step",
             cure="use a batch size that is a multiple of micro_batches (a data loader's drop_last=True)",
         )

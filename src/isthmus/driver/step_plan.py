@@ -131,6 +131,8 @@ class StepPlan:
         params = [p for g in self._groups for p in g["params"]]
         if len(params) != len(self._params) or not all(map(is_, params, self._params)):
             return False
+        if any([p._backward_hooks or p._post_accumulate_grad_hooks for p in params]):
+            return False
         entries = optimizer.state
         if entries is not self._entries or len(entries) != len(self._inner):
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
@@ -65,8 +66,8 @@ class TrainStep:
         require_compilable(optimizer)
         self._plan: StepPlan | None = None
 
-    def __call__(self, *batch: object, **kwargs: object) -> object:
-        """Run one step on a batch."""
+    def __call__(self, *batch: object, **kwargs: object) -> Any:
+        """Run one step on a batch; gives what the loss function returns, detached."""
         structure = self._structure()
         if self._plan is None or not self._plan.fits(structure):
             require_compilable(self.optimizer)
