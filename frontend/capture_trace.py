@@ -13,6 +13,7 @@ from isthmus.diagnostics import UnsupportedError
 from isthmus.frontend import overlap
 from isthmus.frontend.capture_dynamo import CapturedGraph, CaptureLog
 from isthmus.frontend.captured import CompileCaptured, Compiled, Value
+from isthmus.frontend.generation import generation
 from isthmus.frontend.trace import OutputSlot, trace
 from isthmus.frontend.trace_guards import Mismatch, TraceGuard
 
@@ -47,10 +48,14 @@ class TracedFunction:
         self.dynamic = dynamic
         self.log = log or CaptureLog()
         self._entries: list[_Entry] = []
+        self._generation = generation()
         self._moving: set[tuple[int, int]] = set()
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         leaves, structure = _flatten(args, kwargs)
+        if self._generation != generation():
+            self._entries.clear()
+            self._generation = generation()
         for entry in self._entries:
             if entry.guard.holds(leaves, structure):
                 return self._run(entry, leaves, args, kwargs)

@@ -23,8 +23,9 @@ class custom_vjp:
     """A function with its own reverse rule: `f = custom_vjp(fun, nondiff_argnums=())`, then `f.defvjp(fwd, bwd)`.
 
     `fwd(*args)` gives `(output, residuals)`, output being what `fun(*args)` gives;
-    `bwd(*nondiff, residuals, cotangent)` gives a tuple with the gradient of each argument that is not in `nondiff_argnums`: a pytree like it, None where
-    there is none. Arguments, output and residuals are pytrees; leaves that are no tensors are passed through.
+    `bwd(*nondiff, residuals, cotangent)` gives a tuple with the gradient of each argument that is not in
+    `nondiff_argnums`: a pytree like it, None where there is none. Arguments, output and residuals are pytrees;
+    leaves that are no tensors are passed through.
     Where no gradient is recorded, `fun` itself runs. Raises TypeError where bwd gives another structure, and
     RuntimeError when it is called before `defvjp`.
     """

@@ -48,7 +48,7 @@ def shape_of_call(
 
     `operands` are reference or tensor types. UnsupportedError where the call is not defined on them.
     """
-    call = _Call(name, args, operands, hints, device)
+    call = CallOnFakes(name, args, operands, hints, device)
     with call.entered(), torch.no_grad():
         results = call.run(call.operands)
         return [call.recorder.type_of(r) if isinstance(r, Tensor) else None for r in results]
@@ -70,7 +70,7 @@ def trace_derivative(
     copies cut off from them, so it may be differentiated again. UnsupportedError where torch has none, or where it
     would have to draw random numbers again.
     """
-    call = _Call(name, args, operands, hints, device)
+    call = CallOnFakes(name, args, operands, hints, device)
     recorder = call.recorder
     with call.entered():
         inputs = [t.requires_grad_(n) if n else t for t, n in zip(call.operands, needs, strict=True)]
@@ -105,7 +105,7 @@ def trace_body(
     device: str = "cpu",
 ) -> ModuleOp | None:
     """Give a composite overload's body in kernel-level calls as an aten function; None where it is one kernel."""
-    call = _Call(name, args, operands, hints, device)
+    call = CallOnFakes(name, args, operands, hints, device)
     with call.entered(), torch.no_grad():
         for tensor in call.operands:
             call.recorder.add_input(tensor)
@@ -119,7 +119,7 @@ def trace_body(
 # ---- One call on fake tensors
 
 
-class _Call:
+class CallOnFakes:
     """An overload with its arguments on fake tensors; symbolic sizes are torch's while it lasts."""
 
     def __init__(
@@ -136,7 +136,7 @@ class _Call:
         self.writer = SizeWriter(hints)
         fake_mode = FakeTensorMode(shape_env=self.writer.shape_env)
         with fake_mode:
-            self.operands = [self._fake(t, device) for t in operands]
+            self.operands = [self.fake(t, device) for t in operands]
         self.recorder = Recorder(fake_mode, SizeReader(self.writer.shape_env, self.writer.names))
 
     def entered(self) -> _Entered:
@@ -145,18 +145,23 @@ class _Call:
 
     def run(self, operands: Sequence[Tensor]) -> list[object]:
         """Run the call; gives its flat results."""
+        positional, named = self.bound(operands)
+        return pytree.tree_leaves(self.overload(*positional, **named), is_leaf=lambda v: v is None)
+
+    def bound(self, operands: Sequence[Tensor]) -> tuple[list[object], dict[str, object]]:
+        """Give the arguments as Python passes them."""
         schema = schema_of(self.overload).arguments
         values = [self._decode(v, str(a.real_type), operands) for v, a in zip(self.args, schema, strict=True)]
         positional = [v for v, a in zip(values, schema, strict=True) if not a.kwarg_only]
         named = {a.name: v for v, a in zip(values, schema, strict=True) if a.kwarg_only}
-        return pytree.tree_leaves(self.overload(*positional, **named), is_leaf=lambda v: v is None)
+        return positional, named
 
     def run_recorded(self, operands: Sequence[Tensor]) -> list[object]:
         """Run the call and write down the kernels that it is made of."""
         with BelowAutograd(self.recorder):
             return self.run(operands)
 
-    def _fake(self, type_: Attribute, device: str) -> Tensor:
+    def fake(self, type_: Attribute, device: str) -> Tensor:
         facts = type_.data if isinstance(type_, aten.RefType) else None
         shape = ir.shape_of(type_)
         strides = facts.strides if facts else ir.contiguous_strides(shape)
@@ -182,7 +187,7 @@ class _Call:
 class _Entered:
     """The modes around one call."""
 
-    call: _Call
+    call: CallOnFakes
 
     def __enter__(self) -> None:
         self._fake = self.call.recorder.fake_mode

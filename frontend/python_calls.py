@@ -107,8 +107,11 @@ def _data(recorder: Recorder, func: object, tensor: Tensor) -> Tensor:
     return torch.ops.aten.detach.default(tensor)
 
 
-_SET_DATA = Tensor.data.__set__
-_DATA: set[object] = {Tensor.data.__get__, _SET_DATA}
+_SET_DATA: object = getattr(Tensor.data, "__set__")  # noqa: B009 (torch hides the names from type checkers)
+_DATA: set[object] = {getattr(Tensor.data, "__get__"), _SET_DATA}  # noqa: B009
+
+_REGISTERED_AUTOGRAD = "torch._library.autograd"
+"""Where torch makes the autograd functions of custom operators: part of a call that is recorded already."""
 
 _STRUCTURED = {torch.autograd.grad}
 
@@ -154,7 +157,7 @@ def _patches() -> list[tuple[object, str, object]]:
 
     def apply(cls: type[Function], *args: object, **kwargs: object) -> object:
         recorder = getattr(_ACTIVE, "recorder", None)
-        if recorder is None:
+        if recorder is None or cls.__module__ == _REGISTERED_AUTOGRAD:
             return original_apply.__func__(cls, *args, **kwargs)
         return _custom_function(recorder, cls, args, kwargs)
 

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from isthmus.driver.api import compile, reset, trace
     from isthmus.driver.compilers import compiler
     from isthmus.driver.explain import explain
+    from isthmus.driver.rules import register_decomposition, register_derivative, register_rewrite
+    from isthmus.driver.measure import measure
     from isthmus.driver.train_step import train_step
     from isthmus.driver.transforms import grad, jvp, value_and_grad, vjp
-    from isthmus.driver.rules import register_decomposition, register_derivative, register_rewrite
     from isthmus.frontend.custom_vjp import custom_vjp
     from isthmus.runtime.call import last_call_native
 
@@ -26,6 +27,7 @@ _PUBLIC = {
     "register_decomposition": "isthmus.driver.rules",
     "register_derivative": "isthmus.driver.rules",
     "register_rewrite": "isthmus.driver.rules",
+    "measure": "isthmus.driver.measure",
     "reset": "isthmus.driver.api",
     "trace": "isthmus.driver.api",
     "train_step": "isthmus.driver.train_step",
@@ -47,6 +49,7 @@ __all__ = [
     "grad",
     "jvp",
     "last_call_native",
+    "measure",
     "register_decomposition",
     "register_derivative",
     "register_rewrite",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, cast, overload
 
-import torch._dynamo as dynamo
 from torch import fx
 
 from isthmus.driver.artifacts import Announced
@@ -13,6 +12,7 @@ from isthmus.driver.options import Options
 from isthmus.driver.session import Session
 from isthmus.frontend.capture_dynamo import CaptureLog, DynamoBackend, compile_with_dynamo
 from isthmus.frontend.captured import Captured
+from isthmus.frontend.generation import advance
 
 CallableT = TypeVar("CallableT", bound=Callable[..., object])
 
@@ -131,7 +131,7 @@ def trace(function: Callable[..., object], *args: object, dynamic: bool = False,
 
 def reset() -> None:
     """Forget every compiled program of this process, Dynamo's too; memory goes with the last reference to them."""
-    dynamo.reset()
+    advance()
 
 
 __all__ = ["compile", "dynamo_backend", "reset", "trace"]

@@ -18,6 +18,7 @@ from isthmus.passes.pipelines import module_text
 ARTIFACTS: dict[str, str] = {
     "graph": "the captured program (aten)",
     "functional": "after functionalize: values only",
+    "rewrites": "how often each registered rule (rewrite, derivative, decomposition) was used",
     "prim": "after decompose: primitives",
     "joint": "forward and backward in one function, simplified",
     "forward": "the forward function after the cut",

@@ -98,7 +98,7 @@ def compiled_by(compiler: Compiler, module: ModuleOp, hints: Mapping[str, int]) 
 
 def place_of(function: object) -> str:
     """Name a function and where it stands: `'f' (model.py:12)`."""
-    plain = inspect.unwrap(cast("Callable[..., object]", function))
+    plain = inspect.unwrap(cast("Callable[..., object]", getattr(function, "_init_fn", function)))  # of a custom_op
     name = getattr(plain, "__qualname__", type(plain).__name__)
     code = getattr(getattr(plain, "__func__", plain), "__code__", None)
     return f"'{name}'" if code is None else f"'{name}' ({code.co_filename}:{code.co_firstlineno})"

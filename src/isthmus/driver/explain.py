@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from io import StringIO
 from typing import cast
@@ -49,6 +49,8 @@ class GraphReport:
     cut: Cut | None
     milliseconds: dict[str, float]
     notes: tuple[str, ...] = ()
+    rules: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The user's rules -> how often each was used."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ def _graph(program: Program) -> GraphReport:
         cut,
         dict(program.lowering.record.milliseconds),
         program.captured.notes,
+        dict(program.lowering.applied.counts),
     )
 
 
@@ -163,6 +166,7 @@ def _graph_parts(graph: GraphReport) -> list[Table | str]:
         parts += [f"    not fused with {producer}: {reason}" for producer, reason in direction.refused]
     parts.append(f"  fallbacks: {_counted(graph.fallbacks)}")
     parts += [f"  note: {note}" for note in graph.notes]
+    parts += [f"  rule used {_count(count, 'time')}: {rule}" for rule, count in graph.rules.items()]
     if graph.cut is not None:
         parts.append(graph.cut.table())
     total = sum(graph.milliseconds.values())

@@ -26,6 +26,7 @@ from isthmus.driver.compilers import Compiler, compiled_by
 from isthmus.driver.conventions import convention_of, require_known_sizes, returned
 from isthmus.driver.native import make_native
 from isthmus.driver.options import Options
+from isthmus.driver.rules import Applied, apply_rules, registered
 from isthmus.driver.verify import Verifier
 from isthmus.passes.partition.explain import Explanation, explain_partition
 from isthmus.passes.partition.partition import cut
@@ -50,12 +51,18 @@ class Lowering:
     """Function name -> its kernels, once it was lowered."""
     hints: Mapping[str, int] = field(default_factory=dict[str, int])
     """Example values of the size symbols."""
+    applied: Applied = field(default_factory=Applied)
+    """How often each of the user's rules was used."""
 
     def to_prim(self, module: ModuleOp) -> ModuleOp:
         """Lower a captured aten module to primitives, in place."""
         self.record.restart()
         self.run(module, "functionalize", "functional")
         require_known_sizes(ir.function(module, "main"))
+        if registered():
+            self.applied = apply_rules(module, self.hints)
+            self.record.stage("user rules", "functional", module)
+        log("rewrites", self.applied.table, self.record.graph)
         random = "library" if self.options.fallback_random else "philox"
         self.run(module, f"decompose{{to=prim table={self.options.decompositions} random={random}}}", "prim")
         self.stages["prim"] = module

@@ -1,0 +1,1 @@
+"""The user's own rules, applied to the captured program on values."""
