@@ -79,6 +79,24 @@ def gelu_mlp() -> tuple[Callable[..., Tensor], list[Tensor]]:
     return (lambda x: x + model(x)), [_leaf(1024, 256)]
 
 
+class Gated(nn.Module):
+    """The second half of a layer of a Llama."""
+
+    def __init__(self, d: int, hidden: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(d))
+        self.gate, self.up = nn.Linear(d, hidden, bias=False), nn.Linear(d, hidden, bias=False)
+        self.down = nn.Linear(hidden, d, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * self.scale
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+def swiglu_block() -> tuple[Callable[..., Tensor], list[Tensor]]:
+    return Gated(512, 1024), [_leaf(1024, 512)]
+
+
 def softmax() -> tuple[Callable[..., Tensor], list[Tensor]]:
     return (lambda x: torch.softmax(x, -1)), [_leaf(4096, 1024)]
 
@@ -130,6 +148,7 @@ CASES = {
     "chain": Case(chain, "1, 1; 25.2, 42.0", "1, 2; 25.2, 75.5"),
     "softmax": Case(softmax, "1, 1; 33.6, 50.3", ""),
     "gelu mlp": Case(gelu_mlp, "2, 2; 11.5, 15.7", "2, 3; 11.5, 17.8"),
+    "swiglu block": Case(swiglu_block, "3, 2; 23.1, 31.5", "2, 3; 16.8, 33.6"),
     "gpt": Case(gpt, "17, 25; 95.5, 160.0", "33, 67; 130.7, 248.0"),
     "gpt 12": Case(lambda: gpt(12), "", ""),
 }
