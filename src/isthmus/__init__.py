@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from isthmus.driver.api import compile, reset, trace
     from isthmus.driver.compilers import compiler
     from isthmus.driver.explain import explain
-    from isthmus.driver.rules import register_decomposition, register_derivative, register_rewrite
     from isthmus.driver.measure import measure
+    from isthmus.driver.rules import register_decomposition, register_derivative, register_rewrite
     from isthmus.driver.train_step import train_step
-    from isthmus.driver.transforms import grad, jvp, value_and_grad, vjp
+    from isthmus.driver.transforms import grad, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp, vmap
     from isthmus.frontend.custom_vjp import custom_vjp
     from isthmus.runtime.call import last_call_native
 
@@ -23,6 +23,9 @@ _PUBLIC = {
     "custom_vjp": "isthmus.frontend.custom_vjp",
     "explain": "isthmus.driver.explain",
     "grad": "isthmus.driver.transforms",
+    "hessian": "isthmus.driver.transforms",
+    "jacfwd": "isthmus.driver.transforms",
+    "jacrev": "isthmus.driver.transforms",
     "jvp": "isthmus.driver.transforms",
     "register_decomposition": "isthmus.driver.rules",
     "register_derivative": "isthmus.driver.rules",
@@ -33,6 +36,7 @@ _PUBLIC = {
     "train_step": "isthmus.driver.train_step",
     "value_and_grad": "isthmus.driver.transforms",
     "vjp": "isthmus.driver.transforms",
+    "vmap": "isthmus.driver.transforms",
     "last_call_native": "isthmus.runtime.call",
     "CompileError": "isthmus.diagnostics",
     "UnsupportedError": "isthmus.diagnostics",
@@ -47,6 +51,9 @@ __all__ = [
     "custom_vjp",
     "explain",
     "grad",
+    "hessian",
+    "jacfwd",
+    "jacrev",
     "jvp",
     "last_call_native",
     "measure",
@@ -58,6 +65,7 @@ __all__ = [
     "train_step",
     "value_and_grad",
     "vjp",
+    "vmap",
 ]
 
 

@@ -26,6 +26,14 @@ from isthmus.runtime.convention import Executable
 from isthmus.runtime.interpret import interpreted
 
 
+_COMPILED: list[int] = [0]
+
+
+def compilations() -> int:
+    """Give how many captured programs this process has compiled."""
+    return _COMPILED[0]
+
+
 @dataclass
 class Program:
     """A compiled program, as `explain` looks at it."""
@@ -47,6 +55,10 @@ class Session:
     options: Options = field(default_factory=Options)
     programs: list[Program] = field(default_factory=list[Program])
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """A copy has the options and compiles for itself."""
+        return Session, (self.options,)
+
     def compile_captured(self, captured: Captured) -> Compiled:
         """Lower a captured program down to the first call; the backward waits for its first use."""
         record = Record(captured.name)
@@ -54,6 +66,7 @@ class Session:
         lowering = Lowering(self.options, record, derivatives_of_calls(self.options, hints), hints=hints)
         program = Program(captured, lowering)
         self.programs.append(program)
+        _COMPILED[0] += 1
         with compiling():
             record.stage("capture", "graph", captured.module)
             if self.options.backend == "eager":
