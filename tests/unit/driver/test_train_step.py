@@ -243,7 +243,7 @@ def test_tied_weights_get_one_update() -> None:
     def make() -> nn.Module:
         model = make_model()
         tied = nn.Linear(16, 3).double()
-        tied.weight = model.get_submodule("2").weight
+        tied.weight = model.get_parameter("2.weight")
         return nn.Sequential(model, nn.Linear(3, 16).double(), tied)
 
     torch.manual_seed(3)
