@@ -52,7 +52,7 @@ def kinds(cut: Explanation) -> list[str]:
 
 
 @pytest.mark.row("M4")
-@pytest.mark.parametrize("strategy", ["min-cut", "default"])
+@pytest.mark.parametrize("strategy", ["min-cut", "min-traffic", "default"])
 def test_a_checkpoint_runs_its_contractions_again(strategy: str) -> None:
     cut = cut_of(checkpointed, strategy)
     assert kinds(cut) == ["dot", "dot", "sin"]

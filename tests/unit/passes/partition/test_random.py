@@ -96,6 +96,14 @@ def test_random_programs_keep_their_bits_and_the_cut_is_cheapest(seed: int) -> N
         assert told or not isinstance(op, (prim.ContractionOp, prim.StructuredOp))
 
 
+@pytest.mark.parametrize("seed", range(150, 180))
+def test_the_cut_of_fewest_moved_bytes_keeps_the_bits_too(seed: int) -> None:
+    plan, halves = check(program(seed), "min-traffic", seed=seed)
+    for op in halves.recomputed:
+        told = tag_of(op) in ("must_recompute", "prefer_recompute")
+        assert told or plan.prices[op.results[0]].why_once is None
+
+
 @pytest.mark.row("T29")
 def test_the_same_program_gives_the_same_text() -> None:
     first, second = (check(program(7))[1] for _ in range(2))
