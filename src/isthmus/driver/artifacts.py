@@ -21,6 +21,7 @@ ARTIFACTS: dict[str, str] = {
     "rewrites": "how often each registered rule (rewrite, derivative, decomposition) was used",
     "prim": "after decompose: primitives",
     "joint": "forward and backward in one function, simplified",
+    "metadata": "the boundary: training or not, tangents, what inputs and outputs alias and mutate",
     "forward": "the forward function after the cut",
     "backward": "the backward function after the cut",
     "kernels": "fused kernels and library calls, with their schedule and places",

@@ -18,6 +18,7 @@ from isthmus import ir
 from isthmus.dialects import aten, kernel, prim
 from isthmus.driver.api import compile_in
 from isthmus.driver.lowering import explain_cut
+from isthmus.driver.metadata import Metadata
 from isthmus.driver.options import Options
 from isthmus.driver.session import Program, Session
 from isthmus.frontend.capture_dynamo import CaptureLog
@@ -51,6 +52,7 @@ class GraphReport:
     notes: tuple[str, ...] = ()
     rules: Mapping[str, int] = field(default_factory=dict[str, int])
     """The user's rules -> how often each was used."""
+    metadata: Metadata | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ def _graph(program: Program) -> GraphReport:
         dict(program.lowering.record.milliseconds),
         program.captured.notes,
         dict(program.lowering.applied.counts),
+        program.lowering.metadata,
     )
 
 
@@ -160,6 +163,8 @@ def _counted(counter: Counter[str]) -> str:
 def _graph_parts(graph: GraphReport) -> list[Table | str]:
     parts: list[Table | str] = [f"\n{graph.name} {graph.where}".rstrip()]
     parts.append(f"  {_count(graph.operators.total(), 'operator')} -> {_count(graph.primitives, 'primitive')}")
+    if graph.metadata is not None:
+        parts += [f"  {line}" for line in graph.metadata.table().splitlines()]
     for direction in graph.directions:
         calls = direction.library_calls
         parts.append(f"  {direction.name}: {_count(direction.kernels, 'kernel')}, library calls: {_counted(calls)}")

@@ -24,6 +24,7 @@ from isthmus.dialects.signature import Result, Signature
 from isthmus.driver.artifacts import Record, log
 from isthmus.driver.compilers import Compiler, compiled_by
 from isthmus.driver.conventions import convention_of, require_known_sizes, returned
+from isthmus.driver.metadata import Metadata, metadata_of
 from isthmus.driver.native import make_native
 from isthmus.driver.options import Options
 from isthmus.driver.rules import Applied, apply_rules, registered
@@ -53,6 +54,8 @@ class Lowering:
     """Example values of the size symbols."""
     applied: Applied = field(default_factory=Applied)
     """How often each of the user's rules was used."""
+    metadata: Metadata | None = None
+    """The boundary of the program, once it is known."""
 
     def to_prim(self, module: ModuleOp) -> ModuleOp:
         """Lower a captured aten module to primitives, in place."""
@@ -64,7 +67,8 @@ class Lowering:
             self.record.stage("user rules", "functional", module)
         log("rewrites", self.applied.table, self.record.graph)
         random = "library" if self.options.fallback_random else "philox"
-        self.run(module, f"decompose{{to=prim table={self.options.decompositions} random={random}}}", "prim")
+        self.run(module, f"decompose{{to=prim table={self.options.decompositions} random={random}}}", None)
+        self.run(module, "vectorize", "prim")
         self.stages["prim"] = module
         return module
 
@@ -80,6 +84,7 @@ class Lowering:
         self.run(joint, "simplify", "joint")
         if not Signature.of(ir.function(joint, "joint")).tangents:
             return self._inference_node(prim)
+        self._note_boundary(prim, joint)
         halves = joint.clone()
         self.run(halves, "end-differentiation", None)
         strategy, budget = self.options.cut
@@ -105,6 +110,13 @@ class Lowering:
             higher_order=self.options.higher_order,
             name=f"Compiled{self.record.name.title().replace('_', '')}",
         )
+
+    def _note_boundary(self, prim: ModuleOp, joint: ModuleOp | None = None) -> None:
+        """Keep and show the record of the program itself (not of its derivatives)."""
+        if self.metadata is None:
+            pair = None if joint is None else ir.function(joint, "joint")
+            self.metadata = metadata_of(ir.function(prim, "main"), pair)
+            log("metadata", self.metadata.table, self.record.graph)
 
     def _pair(
         self, forward: ModuleOp, backward: ModuleOp, directions: tuple[str, str]
@@ -141,6 +153,7 @@ class Lowering:
 
     def _inference_node(self, prim: ModuleOp) -> TapeNode:
         function = ir.function(prim, "main")
+        self._note_boundary(prim)
         return TapeNode(convention_of(function), self._inference(prim))
 
     def _inference(self, prim: ModuleOp) -> Executable:
