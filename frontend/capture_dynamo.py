@@ -17,6 +17,7 @@ from isthmus.frontend import overlap
 from isthmus.frontend.captured import Captured, CompileCaptured, Compiled
 from isthmus.frontend.import_fx import import_graph
 from isthmus.frontend.locations import from_stack_trace, is_library
+from isthmus.frontend.modes import leaving
 from isthmus.frontend.torch_private import dynamo_accepts
 
 SETTINGS: Mapping[str, bool] = {
@@ -90,7 +91,7 @@ class DynamoBackend:
         try:
             captured = _imported(graph, example_inputs, entry)
             entry.captured = captured
-            compiled = self.compile_captured(captured)
+            compiled = leaving(self.compile_captured(captured), captured.grad_mode_left)
             check = overlap.check_of(captured, example_inputs)
             return _positional(overlap.checked(compiled, check, graph.forward) if check else compiled)
         except CompileError as error:
@@ -172,7 +173,20 @@ def compile_with_dynamo(
     )
     if not disable:
         _set_while_tracing(optimize)
+        again = (compile_captured, fullgraph, dynamic, recompile_limit)
+        # A copied or unpickled module compiles for itself; copy and pickle ask the object, not its class.
+        setattr(optimize, "__reduce_ex__", lambda protocol: (_context_of, again))  # noqa: B010
     return optimize(function)
+
+
+def _context_of(
+    compile_captured: CompileCaptured, fullgraph: bool, dynamic: bool | None, recompile_limit: int | None
+) -> object:
+    """Give the context in which Dynamo compiles, as `compile_with_dynamo` makes it."""
+    made = compile_with_dynamo(
+        torch.nn.Identity(), compile_captured, fullgraph=fullgraph, dynamic=dynamic, recompile_limit=recompile_limit
+    )
+    return cast(Any, made).dynamo_ctx
 
 
 def _note_guards(log: CaptureLog, guards: object) -> None:

@@ -14,6 +14,7 @@ from isthmus.frontend import overlap
 from isthmus.frontend.capture_dynamo import CapturedGraph, CaptureLog
 from isthmus.frontend.captured import CompileCaptured, Compiled, Value
 from isthmus.frontend.generation import generation
+from isthmus.frontend.modes import leaving
 from isthmus.frontend.trace import OutputSlot, trace
 from isthmus.frontend.trace_guards import Mismatch, TraceGuard
 
@@ -50,6 +51,10 @@ class TracedFunction:
         self._entries: list[_Entry] = []
         self._generation = generation()
         self._moving: set[tuple[int, int]] = set()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copies trace for themselves."""
+        return _traced_of, (self.function, self.compile_captured, self.dynamic)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         leaves, structure = _flatten(args, kwargs)
@@ -99,7 +104,7 @@ class TracedFunction:
             captured = traced.captured
             note.captured, note.location = captured, captured.location
             note.operations = sum(1 for _ in captured.module.walk()) - 2
-            run = self.compile_captured(captured)
+            run = leaving(self.compile_captured(captured), captured.grad_mode_left)
         except UnsupportedError as error:
             note.fallback = error
             raise
@@ -111,6 +116,12 @@ class TracedFunction:
             moving = tuple(i for i in check.watched if i < len(given))
             check = overlap.OverlapCheck(moving, {p: d for p, d in check.expected.items() if max(p) < len(given)})
         return _Entry(guard, run, traced.leaves, builder(traced.output), check)
+
+
+def _traced_of(
+    function: Callable[..., object], compile_captured: CompileCaptured, dynamic: bool | None
+) -> TracedFunction:
+    return TracedFunction(function, compile_captured, dynamic=dynamic)
 
 
 _LEAVES = frozenset((Tensor, nn.Parameter, int, float, bool, str, type(None)))

@@ -38,6 +38,8 @@ class Captured:
     location: SourceLocation | None = None
     notes: tuple[str, ...] = ()
     """Facts worth telling in `explain`: numbers that varied and had to be fixed, so that others compile again."""
+    grad_mode_left: bool | None = None
+    """The grad mode that the program leaves behind, where it is another than before."""
 
     @property
     def training(self) -> bool:

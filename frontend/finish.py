@@ -68,7 +68,9 @@ def finish(
     aten.attach_schemas(module, tuple(recorder.schemas))
     _attach_sizes(module, recorder, [s for s in symbols if s])
     notes = tuple(dict.fromkeys(recorder.sizes.fixed))
-    return Captured(module, everything, tuple(recorder.constants), name, recorder.location, notes)
+    left = torch.is_grad_enabled()
+    left_mode = left if left != recorder.grad_mode_before else None
+    return Captured(module, everything, tuple(recorder.constants), name, recorder.location, notes, left_mode)
 
 
 def _returned(

@@ -87,10 +87,11 @@ def _run(
             recorder.add_input(fake)
         else:
             recorder.add_size()
-    with restored_modes(), recorder.fake_mode, python_dispatcher(), recorder:
-        result = GraphImporter(graph, recorder).run(*fakes)
-        outputs = [v for v in pytree.tree_leaves(result)] if result is not None else []
-    return finish(recorder, inputs, fakes, example_inputs, outputs, name)
+    with restored_modes():
+        with recorder.fake_mode, python_dispatcher(), recorder:
+            result = GraphImporter(graph, recorder).run(*fakes)
+            outputs = [v for v in pytree.tree_leaves(result)] if result is not None else []
+        return finish(recorder, inputs, fakes, example_inputs, outputs, name)
 
 
 # ---- Inputs

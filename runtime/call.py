@@ -322,6 +322,10 @@ class NativeProgram:
         return RuntimeError(f"step {status} of @{self.program.name} failed")
 
 
+class OutOfRange(IndexError, RuntimeError):
+    """An index out of range: eager raises the one or the other, by the operator."""
+
+
 def _kernel_error(step: KernelCall, word: int, sizes: Mapping[str, int]) -> Exception:
     check = (word >> 56) & 0xFF
     if check == _DIVISION_BY_ZERO:
@@ -330,7 +334,7 @@ def _kernel_error(step: KernelCall, word: int, sizes: Mapping[str, int]) -> Exce
     index -= (index >> 55) << 56
     assert step.checks is not None
     dimension, bound = step.checks[check - 1]
-    return IndexError(f"index {index} is out of bounds for dimension {dimension} with size {evaluate(bound, sizes)}")
+    return OutOfRange(f"index {index} is out of bounds for dimension {dimension} with size {evaluate(bound, sizes)}")
 
 
 def _address(value: Value) -> int | None:

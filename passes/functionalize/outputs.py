@@ -87,7 +87,7 @@ class Outputs:
         return ("alias", k, chain) if chain else ("value", k)
 
     def _chain(self, views: Sequence[Reference], base: RefFacts) -> tuple[Entry, ...]:
-        """Give the views as the runtime replays them: those taken under no_grad under no_grad, detached ones detached."""
+        """Give the views as the runtime replays them, those taken under no_grad marked, detached ones detached."""
         chain: list[Entry] = []
         for view in views:
             entry = self._view(view, base)
