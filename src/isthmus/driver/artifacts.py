@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from xdsl.dialects.builtin import ModuleOp
 
+from isthmus.driver.progress import PROGRESS
 from isthmus.passes.pipelines import module_text
 
 ARTIFACTS: dict[str, str] = {
@@ -90,6 +91,7 @@ class Record:
         """Note the end of a stage; `content`, where it has any, becomes text only when somebody asked for it."""
         now = time.perf_counter()
         self.milliseconds[name] = self.milliseconds.get(name, 0.0) + 1e3 * (now - self._started)
+        PROGRESS.note(self.name, name)
         if content is not None and (os.environ.get("ISTHMUS_DUMP") or os.environ.get("ISTHMUS_LOGS")):
             self._show(name, artifact, content)
         self._started = time.perf_counter()

@@ -27,6 +27,7 @@ from isthmus.driver.conventions import convention_of, require_known_sizes, retur
 from isthmus.driver.metadata import Metadata, metadata_of
 from isthmus.driver.native import make_native
 from isthmus.driver.options import Options
+from isthmus.driver.progress import PROGRESS
 from isthmus.driver.rules import Applied, apply_rules, registered
 from isthmus.driver.verify import Verifier
 from isthmus.passes.partition.explain import Explanation, explain_partition
@@ -189,8 +190,8 @@ _COMPILING = threading.RLock()
 
 @contextmanager
 def compiling() -> Generator[None]:
-    """Hold the compiler's lock and pause the cyclic garbage collector: IR is cyclic and young while we work."""
-    with _COMPILING:
+    """Hold the compiler's lock, show progress, pause the cyclic garbage collector: IR is cyclic and young meanwhile."""
+    with _COMPILING, PROGRESS.showing():
         was_enabled = gc.isenabled()
         gc.disable()
         try:

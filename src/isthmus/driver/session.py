@@ -25,7 +25,6 @@ from isthmus.runtime.boundary import CompiledFunction
 from isthmus.runtime.convention import Executable
 from isthmus.runtime.interpret import interpreted
 
-
 _COMPILED: list[int] = [0]
 
 
