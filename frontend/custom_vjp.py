@@ -11,6 +11,7 @@ so that the first derivative is the rule alone, and higher ones differentiate `b
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,8 +27,8 @@ class custom_vjp:
     `bwd(*nondiff, residuals, cotangent)` gives a tuple with the gradient of each argument that is not in
     `nondiff_argnums`: a pytree like it, None where there is none. Arguments, output and residuals are pytrees;
     leaves that are no tensors are passed through.
-    Where no gradient is recorded, `fun` itself runs. Raises TypeError where bwd gives another structure, and
-    RuntimeError when it is called before `defvjp`.
+    Where no gradient is recorded `fun` itself runs, and so it does where fwd calls the function. Raises TypeError where
+    bwd gives another structure, and RuntimeError when it is called before `defvjp`.
     """
 
     def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
@@ -40,10 +41,22 @@ class custom_vjp:
         self.__doc__ = fun.__doc__
         self.__wrapped__ = fun
         self._defaults = _defaults(fun)
+        self._traced = False
+        self._here = threading.local()
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
         """Give the rule; see the class."""
         self.fwd, self.bwd = fwd, bwd
+
+    def _is_inside(self) -> bool:
+        """Tell whether fwd runs now, in this thread; while compiling, which one thread does at a time, in any."""
+        return self._traced if torch.compiler.is_compiling() else getattr(self._here, "inside", False)
+
+    def _enter(self, inside: bool) -> None:
+        if torch.compiler.is_compiling():
+            self._traced = inside
+        else:
+            self._here.inside = inside
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; its gradients are those of the rule."""
@@ -59,7 +72,13 @@ class custom_vjp:
         leaves, structure = pytree.tree_flatten(given)
         if not (torch.is_grad_enabled() and _wants_gradient(leaves)):
             return self.fun(*args)
-        output, residuals = self.fwd(*args)
+        if self._is_inside():
+            return self.fun(*args)  # fwd calls the function itself
+        self._enter(True)
+        try:
+            output, residuals = self.fwd(*args)
+        finally:
+            self._enter(False)
         outputs, output_structure = pytree.tree_flatten(output)
         kept, kept_structure = pytree.tree_flatten(residuals)
         fixed = tuple(args[i] for i in silent)

@@ -196,3 +196,18 @@ def test_keyword_arguments():
     x = torch.randn(3, requires_grad=True)
     torch.testing.assert_close(torch.autograd.grad(f(x, scale=3.0).sum(), x)[0], torch.full_like(x, 30))
     torch.testing.assert_close(torch.autograd.grad(f(x).sum(), x)[0], torch.full_like(x, 20))
+
+
+def test_fwd_may_call_the_function_itself(run):
+    @isthmus.custom_vjp
+    def log1pexp(x):
+        return torch.log(1 + torch.exp(x))
+
+    log1pexp.defvjp(lambda x: (log1pexp(x), x), lambda x, g: (g * (1 - 1 / (1 + torch.exp(x))),))
+    x = torch.tensor([0.5, 100.0], dtype=torch.float64, requires_grad=True)
+    f = run(lambda x: log1pexp(x) * 1)
+    torch.testing.assert_close(derivative(f, x, 1), x.sigmoid())
+    torch.testing.assert_close(derivative(f, x, 2), x.sigmoid() * (1 - x.sigmoid()))
+    big = torch.tensor([800.0], dtype=torch.float64, requires_grad=True)
+    assert derivative(f, big, 1).item() == 1
+    assert derivative(f, big, 1).item() == 1  # and again: nothing is left behind
