@@ -13,11 +13,13 @@ import torch.utils.checkpoint
 from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch.autograd.function import Function, FunctionCtx
+from torch.autograd.profiler import record_function
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from isthmus.diagnostics import UnsupportedError
 from isthmus.frontend import checkpoint, structured
+from isthmus.frontend.backward import Backward
 from isthmus.frontend.custom_gradient import emit_custom, without_grad_marks
 from isthmus.frontend.recorder import Recorder
 from isthmus.frontend.structure import Call, as_list, emit_yield, exchange, in_place_of
@@ -37,6 +39,7 @@ class PythonCalls(TorchFunctionMode):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
+        self.backward = Backward(recorder)
 
     def __torch_function__(
         self,
@@ -53,6 +56,13 @@ class PythonCalls(TorchFunctionMode):
         if func in _DATA and isinstance(args[0], Tensor):
             with self:
                 return _data(self.recorder, func, args[0])
+        if func in _GRAD_ATTRIBUTE:
+            self.backward.refuse_grad()
+            return func(*args, **kwargs)
+        if func in _BACKWARD:
+            self.recorder.locate()
+            with self, self.recorder.errors_at("backward"):
+                return self.backward.run(torch.autograd.grad, args, kwargs)
         handler = structured.handler_of(func) if func in _STRUCTURED or isinstance(func, HigherOrderOperator) else None
         if handler is None:
             return func(*args, **kwargs)
@@ -115,6 +125,11 @@ _REGISTERED_AUTOGRAD = "torch._library.autograd"
 
 _STRUCTURED = {torch.autograd.grad}
 
+_BACKWARD = {Tensor.backward, torch.autograd.backward}
+
+_GRAD = cast(Any, Tensor.grad)
+_GRAD_ATTRIBUTE = {_GRAD.__get__, _GRAD.__set__, _GRAD.__delete__}
+
 _KEEP_OUT = "keep this line outside of the compiled function, or compile with capture='dynamo', which breaks the graph"
 
 _READS_DATA: dict[object, str] = {
@@ -128,8 +143,6 @@ _READS_DATA: dict[object, str] = {
     Tensor.__int__: _KEEP_OUT,
     Tensor.__float__: _KEEP_OUT,
     Tensor.__contains__: _KEEP_OUT,
-    Tensor.backward: "call backward() outside, or use torch.autograd.grad inside",
-    torch.autograd.backward: "call backward() outside, or use torch.autograd.grad inside",
 }
 
 
@@ -154,6 +167,7 @@ def _patches() -> list[tuple[object, str, object]]:
     original_apply = Function.__dict__["apply"]
     original_generator = checkpoint_generator()
     original_compiling = torch.compiler.is_dynamo_compiling
+    original_enter, original_exit = record_function.__enter__, record_function.__exit__
 
     def apply(cls: type[Function], *args: object, **kwargs: object) -> object:
         recorder = getattr(_ACTIVE, "recorder", None)
@@ -167,6 +181,13 @@ def _patches() -> list[tuple[object, str, object]]:
             return original_generator(function, preserve, context_fn, *rest, **kwargs)
         return _checkpointed(recorder, context_fn)
 
+    def enter(self: record_function) -> record_function:
+        return self if getattr(_ACTIVE, "recorder", None) is not None else original_enter(self)
+
+    def leave(self: record_function, *error: object) -> None:
+        if getattr(_ACTIVE, "recorder", None) is None:
+            original_exit(self, *error)
+
     def is_dynamo_compiling() -> bool:
         return getattr(_ACTIVE, "recorder", None) is not None or original_compiling()
 
@@ -174,6 +195,8 @@ def _patches() -> list[tuple[object, str, object]]:
         (Function, "apply", classmethod(apply)),
         (torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", generator),
         (torch.compiler, "is_dynamo_compiling", is_dynamo_compiling),
+        (record_function, "__enter__", enter),  # profiles the run, not the program
+        (record_function, "__exit__", leave),
     ]
 
 

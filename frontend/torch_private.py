@@ -18,6 +18,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload, _get_dispatch_mode_pre_dispatch, _set_mode_pre_dispatch, unset_mode_pre_dispatch
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
     from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
@@ -89,6 +90,11 @@ def paused(mode: ProxyTorchDispatchMode) -> Generator[None]:
         _set_mode_pre_dispatch(mode)
 
 
+def is_entered(mode: ProxyTorchDispatchMode) -> bool:
+    """Tell whether a pre-dispatch mode sees what runs now."""
+    return _get_dispatch_mode_pre_dispatch(torch._C._TorchDispatchModeKey.PROXY) is mode
+
+
 def add_batch_dim(tensor: object, dim: object, level: int) -> object:
     """Make a tensor batched at a level of vmap."""
     return torch._C._functorch._add_batch_dim(tensor, dim, level)
@@ -128,3 +134,8 @@ def checkpoint_generator() -> Callable[..., object]:
 def tables_of(module: nn.Module) -> tuple[dict[str, Any], ...]:
     """Give the tables in which a module keeps tensors: parameters, buffers, attributes."""
     return module._parameters, module._buffers, vars(module)
+
+
+def spread_over(prefix: object, structure: pytree.TreeSpec) -> list[object] | None:
+    """Give the entry of a prefix tree for each leaf of a structure, or None where it does not fit."""
+    return pytree._broadcast_to_and_flatten(prefix, structure)  # pyright: ignore

@@ -114,8 +114,10 @@ def _attempt(call: _Call, known: Sequence[sympy.Basic]) -> tuple[Recorder, Trace
     given, named = pytree.tree_unflatten(fakes, structure)
     reads = AttributeReads()
     with _TRACING, restored_modes(), unchanged(modules, recorder), intercepted(recorder), reads:
-        with fake_mode, python_dispatcher(), recorder, PythonCalls(recorder):
+        calls = PythonCalls(recorder)
+        with fake_mode, python_dispatcher(), recorder, calls:
             result = function(*given, **named)
+        result = calls.backward.wrapped(result)
         flat, spec = pytree.tree_flatten(result)
         outputs = [o for o in flat if isinstance(o, Tensor | torch.SymInt | torch.SymFloat)]
         examples = [leaves[i] for i in used]
