@@ -142,3 +142,36 @@ def test_it_is_one_external_call(capture):
     assert sum(isinstance(op, kernel.FusedOp) for op in module.walk()) == 2
     report = explain(program, capture=capture)(x, y)
     assert report.graphs[0].directions[0].library_calls == {"isthmus_ops::fma.default": 1}
+
+
+class MyCube(torch.autograd.Function):
+    """x**3 and its slope, both outputs, so that higher orders go through the rule."""
+
+    @staticmethod
+    def forward(x):
+        return x**3, 3 * x**2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0], output[1])
+
+    @staticmethod
+    def backward(ctx, g, dg):
+        x, slope = ctx.saved_tensors
+        return g * slope + dg * 6 * x
+
+
+@pytest.mark.row("C1")
+@pytest.mark.row("C2")
+@pytest.mark.parametrize("backend", ["eager", "interpret", "native"])
+def test_my_cube_at_three_orders(capture, backend):
+    options = {"higher_order": True}
+    f = isthmus.compile(lambda x: MyCube.apply(x), capture=capture, backend=backend, fullgraph=True, options=options)
+    x = torch.tensor(2.0, requires_grad=True)
+    y, slope = f(x)
+    assert (y.item(), slope.item()) == (8, 12)
+    found = []
+    for _ in range(3):
+        (y,) = torch.autograd.grad(y, x, create_graph=True)
+        found.append(y.item())
+    assert found == [12, 12, 6]
