@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from isthmus.driver.options import Options
 from isthmus.driver.session import Session
 from isthmus.driver.step_plan import OtherParameters, Recipe, StepPlan
+from isthmus.frontend.generation import generation
 from isthmus.frontend.optimizers import require_compilable, rule_of
 from isthmus.frontend.whole_step import Clipping
 
@@ -85,7 +86,7 @@ class TrainStep:
         """What the program depends on, beside the batch, the model and the numbers."""
         groups = tuple([self._rule.settings(g) for g in self.optimizer.param_groups])
         wanted = tuple([p.requires_grad for g in self.optimizer.param_groups for p in g["params"]])
-        return groups, wanted, self.max_norm is None, self.clip_value is None, self.micro_batches
+        return groups, wanted, self.max_norm is None, self.clip_value is None, self.micro_batches, generation()
 
     def _what(self) -> Recipe:
         clipping = Clipping(self.clip_value is not None, self.max_norm is not None)

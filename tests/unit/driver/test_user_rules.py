@@ -238,3 +238,16 @@ def test_only_overloads_have_rules():
         isthmus.register_decomposition(torch.ops.aten.add)
     with pytest.raises(TypeError, match="no operator overload"):
         isthmus.register_derivative(torch.sin)
+
+
+@pytest.mark.row("X5")
+def test_a_compiled_training_step_takes_a_new_rule():
+    net = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    step = isthmus.train_step(net, lambda model, x: torch.relu(model(x)).sum(), optimizer)
+    x = torch.randn(4, 3)
+    plain = torch.relu(net(x)).sum()
+    torch.testing.assert_close(step(x), plain)
+    with isthmus.register_decomposition(torch.ops.aten.relu.default)(lambda x: x.clamp(min=0) + 1):
+        torch.testing.assert_close(step(x), plain + 4)
+    torch.testing.assert_close(step(x), plain)
