@@ -244,9 +244,27 @@ def _reads_where_it_writes(op: kernel.FusedOp, result: int, target: SSAValue) ->
     every = frozenset(d for d, s in enumerate(op.sizes_) if s != 1)
     for load in op.block.ops:
         if isinstance(load, kernel.LoadOp) and op.inputs[cast(int, load.operand.data)] is target:
-            same = load.map is store.map and not load.index_values and load.map.dims() == every
+            covers = load.map.dims() == every or _once_per_point(op, load, every)
+            same = load.map is store.map and not load.index_values and covers
             used = max((levels[use.operation] for use in load.y.uses), default=0)
             if not same or _last_walk(op, load, levels) > levels[store] or used > levels[store]:
+                return False
+    return True
+
+
+def _once_per_point(op: kernel.FusedOp, load: kernel.LoadOp, every: frozenset[int]) -> bool:
+    """Whether a load is of one parallel point's own element, and nothing computed from it belongs to a walk."""
+    rows = frozenset(op.rows)
+    if load.map.dims() != every - rows:
+        return False
+    varying = kernel.varying(op)
+    reached = {load.y}
+    for inner in op.block.ops:
+        if not reached.isdisjoint(ir.operands_of(inner)):
+            reached.update(inner.results)
+            reads = {d for v in ir.operands_of(inner) for d in varying[v]}
+            map_ = inner.properties.get("map")
+            if rows & (reads | (map_.dims() if isinstance(map_, kernel.Map) else frozenset())):
                 return False
     return True
 

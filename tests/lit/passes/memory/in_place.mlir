@@ -34,3 +34,25 @@ func.func @shared_storage(%w: tensor<64xf32>, %v: tensor<64xf32> {isthmus.shares
   %n = prim.add %w, %v : tensor<64xf32>
   func.return %n : tensor<64xf32>
 }
+
+// A bias is written over by the sum that updates it: each point reads its own element once, before it writes.
+// CHECK-LABEL: @bias
+// CHECK:       classes = ["parallel", "row"]
+// CHECK-SAME:  places = {{\[\[}}"argument", 0]]
+func.func @bias(%b: tensor<64xf32>, %g: tensor<64x32xf32>) -> (tensor<64xf32> {isthmus.mutated = 0 : i64}) {
+  %s = prim.reduce %g {kind = "add", dims = [1]} : tensor<64xf32>
+  %n = prim.sub %b, %s : tensor<64xf32>
+  func.return %n : tensor<64xf32>
+}
+
+// Not where the walk over the row reads it.
+// CHECK-LABEL: @read_in_the_walk
+// CHECK:       classes = ["parallel", "row"]
+// CHECK-SAME:  places = {{\[\[}}"output", 0]]
+func.func @read_in_the_walk(%b: tensor<64xf32>, %g: tensor<64x32xf32>) -> (tensor<64xf32> {isthmus.mutated = 0 : i64}) {
+  %w = prim.broadcast %b {dims = [0]} : tensor<64x32xf32>
+  %d = prim.sub %g, %w : tensor<64x32xf32>
+  %e = prim.exp %d : tensor<64x32xf32>
+  %s = prim.reduce %e {kind = "add", dims = [1]} : tensor<64xf32>
+  func.return %s : tensor<64xf32>
+}
