@@ -97,6 +97,9 @@ def put_in_place(op: aten.CallOp, func: FuncOp, operands: Sequence[SSAValue]) ->
     made: list[Operation] = []
     results = _copied(func, operands, made)
     for new in made:
+        new.location = op.location  # one traced rule serves many calls
+        for key, tag in op.attributes.items():
+            new.attributes.setdefault(key, tag)
         if isinstance(new, aten.CallOp) and not op.grad:
             new.properties["grad"] = aten.FALSE
     block.insert_ops_before(made, op)
@@ -138,6 +141,8 @@ def _wrap(op: aten.CallOp, func: FuncOp, wanted: Sequence[bool]) -> None:
     backward = Block(arg_types=[*types, *(v.type for v in operands), *types])
     made: list[Operation] = []
     gradients = _copied(func, backward.args, made)
+    for new in made:
+        new.location = op.location
     backward.add_ops([*made, ir.create_op(autodiff.YieldOp, gradients, ())])
     places = iter(range(len(gradients)))
     properties = {

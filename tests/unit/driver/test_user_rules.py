@@ -4,9 +4,14 @@ import pytest
 import torch
 
 import isthmus
+from isthmus import ir
 from isthmus.diagnostics import CompileError
+from isthmus.dialects import prim
+from isthmus.driver.api import compile_in
 from isthmus.driver.explain import explain
+from isthmus.driver.options import Options
 from isthmus.driver.rules import registered
+from isthmus.driver.session import Session
 
 
 @torch.library.custom_op("isthmus_rules::fma", mutates_args=())
@@ -251,3 +256,16 @@ def test_a_compiled_training_step_takes_a_new_rule():
     with isthmus.register_decomposition(torch.ops.aten.relu.default)(lambda x: x.clamp(min=0) + 1):
         torch.testing.assert_close(step(x), plain + 4)
     torch.testing.assert_close(step(x), plain)
+
+
+def test_what_a_rule_makes_stands_where_the_call_stood():
+    def program(x):
+        first = bare(x, 3.0)
+        return bare(first, 3.0)
+
+    with isthmus.register_decomposition(bare)(lambda x, scale: x * scale):
+        own = Session(Options(fullgraph=True))
+        compile_in(own, program, "dynamo")[0](torch.randn(3))
+    products = [op for op in own.programs[0].lowering.stages["prim"].walk() if isinstance(op, prim.MulOp)]
+    start = program.__code__.co_firstlineno
+    assert [ir.source_location(op).line - start for op in products] == [1, 2]
