@@ -68,6 +68,8 @@ class Layout:
 
     def _joins(self, outer: int, inner: int) -> bool:
         size = self.draft.sizes[inner]
+        if size == 0 or self.draft.sizes[outer] == 0:
+            return False  # no position to count, and none to divide by
         for linear in self.accesses:
             if not _walks_on(linear, outer, inner, size):
                 return False

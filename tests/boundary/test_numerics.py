@@ -1,0 +1,416 @@
+"""Values at the edges of every dtype: natively the bits of eager, the sign of zero included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import isthmus
+
+nan, inf = float("nan"), float("inf")
+EDGES = [nan, inf, -inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 3.0, -3.0, 1e-40, -1e-40, 1e30, -1e30]
+INTEGERS = {
+    torch.int64: [0, 1, -1, 2, -2, 3, -3, 7, -7, 2**62, -(2**62), 2**63 - 1, -(2**63), 100, -100, 255, 63],
+    torch.int32: [0, 1, -1, 2, -2, 3, -3, 7, -7, 2**30, -(2**30), 2**31 - 1, -(2**31), 100, -100, 255, 31],
+    torch.int16: [0, 1, -1, 2, -2, 3, -3, 7, -7, 2**14, -(2**14), 2**15 - 1, -(2**15), 100, -100, 255, 15],
+    torch.int8: [0, 1, -1, 2, -2, 3, -3, 7, -7, 64, -64, 127, -128, 100, -100, 31, 15],
+    torch.uint8: [0, 1, 2, 3, 7, 15, 31, 63, 64, 100, 127, 128, 129, 200, 254, 255],
+}
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+Table = dict[str, Callable[..., Tensor]]
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    isthmus.reset()
+
+
+def same_bits(got: Tensor, want: Tensor) -> bool:
+    """Equal dtype, shape and elements: NaN equals NaN, 0 does not equal -0."""
+    if got.dtype != want.dtype or got.shape != want.shape:
+        return False
+    if not got.is_floating_point():
+        return torch.equal(got, want)
+    both = got.isnan() & want.isnan()
+    return bool((both | ((got == want) & (torch.signbit(got) == torch.signbit(want)))).all())
+
+
+def check(table: Table, *arguments: Tensor, tolerance: float = 0.0) -> None:
+    """Compile all of a table as one program and compare each result with eager's."""
+    functions = list(table.values())
+    compiled = isthmus.compile(lambda *a: tuple(f(*a) for f in functions), fullgraph=True)
+    got = compiled(*arguments)
+    assert isthmus.last_call_native()
+    wrong: list[str] = []
+    for (name, function), mine in zip(table.items(), got, strict=True):
+        want = function(*arguments)
+        if same_bits(mine, want):
+            continue
+        if tolerance and torch.allclose(mine, want, rtol=tolerance, atol=1e-38, equal_nan=True):
+            continue
+        wrong.append(f"{name}: {mine.dtype} {mine.tolist()}\n  eager {want.dtype} {want.tolist()}")
+    assert not wrong, "\n".join(wrong)
+
+
+def pairs(values: list[float] | list[int], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    one = torch.tensor(values, dtype=dtype)
+    return one.repeat_interleave(len(values)), one.repeat(len(values))
+
+
+UNARY: Table = {
+    "neg": lambda x: -x,
+    "abs": lambda x: x.abs(),
+    "relu": torch.relu,
+    "sign": torch.sign,
+    "sgn": torch.sgn,
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "trunc": torch.trunc,
+    "round": torch.round,
+    "frac": torch.frac,
+    "clamp": lambda x: x.clamp(-1, 1),
+    "clamp_min": lambda x: x.clamp(min=0),
+    "clamp_max": lambda x: x.clamp(max=0),
+    "isnan": torch.isnan,
+    "isinf": torch.isinf,
+    "isfinite": torch.isfinite,
+    "signbit": torch.signbit,
+    "logical_not": torch.logical_not,
+    "reciprocal": torch.reciprocal,
+    "sqrt": torch.sqrt,
+    "square": torch.square,
+    "bool": lambda x: x.bool(),
+    "nan_to_num": torch.nan_to_num,
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.25),
+    "relu6": lambda x: F.relu6(x) + 0.0,  # whether 0 or -0 is the larger one depends on the element's place in eager
+    "hardtanh": F.hardtanh,
+    "threshold": lambda x: F.threshold(x, 0.5, -2.0),
+    "heaviside": lambda x: torch.heaviside(x, torch.full_like(x, 0.5)),
+    "pow 2": lambda x: x**2,
+    "pow 0": lambda x: x**0,
+    "pow 0.5": lambda x: x.abs() ** 0.5,
+    "pow -1": lambda x: x**-1,
+    "cumsum": lambda x: x.cumsum(0),
+    "where": lambda x: torch.where(x > 0, x, -x),
+    "masked_fill": lambda x: x.masked_fill(x > 1, -inf),
+    "argmax": lambda x: x.argmax(0),
+    "argmin": lambda x: x.argmin(0),
+    "amax": lambda x: x.amax(0),
+    "amin": lambda x: x.amin(0),
+    "max": lambda x: x.max(0).indices,
+    "any": lambda x: x.any(),
+    "all": lambda x: x.all(),
+    "plus a number": lambda x: x + 1,
+    "minus from a number": lambda x: 1 - x,
+    "times a number": lambda x: x * 0.1,
+    "over a number": lambda x: x / 3,
+    "floor over a number": lambda x: x // 2,
+    "remainder of a number": lambda x: x % 2,
+}
+
+ROUNDED: Table = {
+    "pow -0.5": lambda x: x.abs() ** -0.5,
+    "log": torch.log,
+    "exp": torch.exp,
+    "log1p": torch.log1p,
+    "expm1": torch.expm1,
+    "rsqrt": torch.rsqrt,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "sin": lambda x: torch.sin(x.clamp(-100, 100)),
+    "silu": F.silu,
+    "softplus": F.softplus,
+    "asin": torch.asin,
+    "acosh": torch.acosh,
+    "atan": torch.atan,
+    "erf": torch.erf,
+    "log2": torch.log2,
+    "exp2": torch.exp2,
+}
+
+BINARY: Table = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "div floor": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "div trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "floor_divide": torch.floor_divide,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "fmax": lambda a, b: torch.fmax(a, b) + 0.0,  # of 0 and -0 eager gives either
+    "fmin": lambda a, b: torch.fmin(a, b) + 0.0,
+    "eq": torch.eq,
+    "ne": torch.ne,
+    "lt": torch.lt,
+    "le": torch.le,
+    "gt": torch.gt,
+    "ge": torch.ge,
+    "copysign": torch.copysign,
+    "logical_and": torch.logical_and,
+    "logical_xor": torch.logical_xor,
+    "where": lambda a, b: torch.where(a < b, a, b),
+    "clamp": lambda a, b: a.clamp(min=b) + 0.0,
+    "lerp": lambda a, b: torch.lerp(a, b, 0.25),
+}
+REMAINDERS: Table = {"remainder": torch.remainder, "fmod": torch.fmod}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_one_float(dtype: torch.dtype):
+    check(UNARY, torch.tensor(EDGES, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_one_float_up_to_the_last_bits(dtype: torch.dtype):
+    check(
+        ROUNDED,
+        torch.tensor(EDGES, dtype=dtype),
+        tolerance={torch.float64: 1e-14, torch.float32: 1e-6}.get(dtype, 1e-2),
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_two_floats(dtype: torch.dtype):
+    check(BINARY, *pairs(EDGES, dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_remainders(dtype: torch.dtype):
+    """Of numbers whose quotient fits: eager's vector code gives NaN for 1 mod 1e-40, where the exact remainder is known."""
+    check(REMAINDERS, *pairs(EDGES[:15], dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_powers(dtype: torch.dtype):
+    check({"pow": torch.pow}, *pairs(EDGES, dtype), tolerance=1e-12 if dtype is torch.float64 else 1e-2)
+
+
+WHOLE: Table = {
+    **{
+        n: BINARY[n]
+        for n in ("add", "sub", "mul", "div", "maximum", "minimum", "fmax", "eq", "lt", "ge", "logical_xor")
+    },
+    "where": BINARY["where"],
+    "and": torch.bitwise_and,
+    "or": torch.bitwise_or,
+    "xor": torch.bitwise_xor,
+}
+WHOLE_UNARY: Table = {
+    "neg": lambda x: -x,
+    "abs": torch.abs,
+    "sign": torch.sign,
+    "square": torch.square,
+    "not": torch.bitwise_not,
+    "relu": torch.relu,
+    "floor": torch.floor,
+    "round": torch.round,
+    "clamp": lambda x: x.clamp(1, 3),
+    "cumsum": lambda x: x.cumsum(0),
+    "cumprod": lambda x: x.cumprod(0),
+    "sum": lambda x: x.sum(),
+    "sum in its dtype": lambda x: x.sum(dtype=x.dtype),
+    "prod": lambda x: x.prod(),
+    "amax": lambda x: x.amax(),
+    "argmin": lambda x: x.argmin(),
+    "pow 3": lambda x: x**3,
+    "times 1.5": lambda x: x * 1.5,
+    "plus true": lambda x: x + True,
+    "shift left": lambda x: x << 2,
+    "shift right": lambda x: x >> 1,
+    "to float": lambda x: x.float(),
+    "to bf16": lambda x: x.bfloat16(),
+    "to int8": lambda x: x.to(torch.int8),
+    "to uint8": lambda x: x.to(torch.uint8),
+    "to int32": lambda x: x.to(torch.int32),
+    "to bool": lambda x: x.bool(),
+    "// 3": lambda x: x // 3,
+    "% 3": lambda x: x % 3,
+    "fmod 3": lambda x: torch.fmod(x, 3),
+    "trunc 3": lambda x: torch.div(x, 3, rounding_mode="trunc"),
+    "/ 3": lambda x: x / 3,
+}
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_two_integers(dtype: torch.dtype):
+    check(WHOLE, *pairs(INTEGERS[dtype], dtype))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_one_integer(dtype: torch.dtype):
+    check(WHOLE_UNARY, torch.tensor(INTEGERS[dtype], dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_integer_divisions(dtype: torch.dtype):
+    """Not by 0 (an error), and not the lowest number by -1, which eager leaves to the machine."""
+    a, b = pairs(INTEGERS[dtype], dtype)
+    keep = (b != 0) & ~((b == -1) & (a == torch.iinfo(dtype).min))
+    division = {n: BINARY[n] for n in ("div", "div floor", "div trunc", "floor_divide")}
+    check(division | REMAINDERS, a[keep], b[keep])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+def test_a_division_by_zero_is_an_error(dtype: torch.dtype, mode: str):
+    compiled = isthmus.compile(lambda a, b: torch.div(a, b, rounding_mode=mode))
+    with pytest.raises(RuntimeError, match="(?i)zero"):
+        compiled(torch.tensor([1, 2], dtype=dtype), torch.tensor([1, 0], dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_shifts(dtype: torch.dtype):
+    bits = torch.iinfo(dtype).bits
+    a = torch.tensor(INTEGERS[dtype], dtype=dtype).repeat_interleave(5)
+    b = torch.tensor([0, 1, 3, bits - 1, bits - 2], dtype=dtype).repeat(len(INTEGERS[dtype]))
+    check({"left": torch.bitwise_left_shift, "right": torch.bitwise_right_shift}, a, b)
+
+
+def test_booleans():
+    a, b = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
+    table: Table = {
+        "add": torch.add,
+        "mul": torch.mul,
+        "and": lambda a, b: a & b,
+        "or": lambda a, b: a | b,
+        "xor": lambda a, b: a ^ b,
+        "not": lambda a, b: ~a,
+        "lt": torch.lt,
+        "maximum": torch.maximum,
+        "sum": lambda a, b: a.sum(),
+        "cumsum": lambda a, b: a.cumsum(0),
+        "div": torch.div,
+        "plus 1": lambda a, b: a + 1,
+        "plus 0.5": lambda a, b: a + 0.5,
+        "times float": lambda a, b: a * b.float(),
+        "mean": lambda a, b: a.float().mean(),
+        "any": lambda a, b: a.any(),
+        "prod": lambda a, b: a.prod(),
+        "pow": lambda a, b: a.int() ** 2,
+        "argmax": lambda a, b: a.int().argmax(),
+        "to uint8": lambda a, b: a.to(torch.uint8) - b.to(torch.uint8),
+    }
+    check(table, a, b)
+
+
+KINDS = (
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int32,
+    torch.int64,
+    torch.bfloat16,
+    torch.float16,
+    torch.float32,
+    torch.float64,
+)
+
+
+@pytest.mark.parametrize("scalar", [False, True], ids=["tensors", "with a 0-d tensor"])
+def test_promotion(scalar: bool):
+    """Every pair of dtypes."""
+    values = [torch.tensor([0, 1, 2, 3]).to(k) for k in KINDS]
+    table: Table = {}
+    for i, first in enumerate(KINDS):
+        for j, second in enumerate(KINDS):
+            other = (lambda t: t[1]) if scalar else (lambda t: t)
+            table[f"{first} + {second}"] = lambda *t, i=i, j=j, other=other: t[i] + other(t[j])
+            table[f"{first} / {second}"] = lambda *t, i=i, j=j, other=other: t[i] / (other(t[j]) + 1)
+    for i, kind in enumerate(KINDS):
+        table[f"{kind} and numbers"] = lambda *t, i=i: t[i] * 2 + True
+        table[f"{kind} and 0.3"] = lambda *t, i=i: t[i] * 0.3
+    check(table, *values)
+
+
+def test_floats_to_integers_in_range():
+    x = torch.tensor([0.0, -0.0, 0.9, -0.9, 1.5, -1.5, 2.5, 100.7, -100.7, 1e-30])
+    kinds = (torch.int64, torch.int32, torch.int16, torch.int8)
+    check({f"{k}": lambda x, k=k: x.to(k) for k in kinds}, x)
+    check({f"{k}": lambda x, k=k: x.to(k) for k in kinds}, x.double())
+    check({f"{k}": lambda x, k=k: x.to(k) for k in kinds}, x.bfloat16())
+
+
+def test_wide_floats_out_of_range():
+    """NaN and what is too large: what this machine's conversion gives."""
+    x = torch.tensor([nan, inf, -inf, 1e30, -1e30, 3e9, -3e9, 2.0**31, 2.0**62])
+    check({"i64": lambda x: x.to(torch.int64), "i32": lambda x: x.to(torch.int32)}, x)
+    check({"i64": lambda x: x.to(torch.int64), "i32": lambda x: x.to(torch.int32)}, x.double())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_every_step_of_a_half_rounds(dtype: torch.dtype):
+    x = torch.linspace(-3, 3, 97).to(dtype)
+    y = torch.linspace(0.1, 7, 97).to(dtype)
+    table: Table = {
+        "mul add": lambda x, y: x * y + x,
+        "three sums": lambda x, y: x + y + x + y,
+        "sub square": lambda x, y: (x - y) * (x - y),
+        "number": lambda x, y: x * 0.1 + 0.3,
+        "quotient": lambda x, y: x / y * y,
+        "float detour": lambda x, y: (x.float() * y.float() + x.float()).to(x.dtype),
+        "compare": lambda x, y: (x * y) > (x + y),
+        "to double": lambda x, y: (x * y).double(),
+        "sqrt": lambda x, y: y.sqrt() * y,
+    }
+    check(table, x, y)
+
+
+EMPTY: Table = {
+    "sum": lambda x: x.sum(),
+    "sum of rows": lambda x: x.sum(0),
+    "sum of columns": lambda x: x.sum(1),
+    "mean": lambda x: x.mean(),
+    "mean of rows": lambda x: x.mean(0),
+    "prod": lambda x: x.prod(),
+    "any": lambda x: x.any(),
+    "all": lambda x: x.all(),
+    "softmax": lambda x: x.softmax(-1),
+    "cumsum": lambda x: x.cumsum(0),
+    "sin": lambda x: x.sin(),
+    "cat": lambda x: torch.cat([x, x]),
+    "matmul": lambda x: x.t() @ x,
+    "norm": lambda x: x.norm(),
+}
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)], ids=str)
+def test_empty(shape: tuple[int, ...]):
+    check(EMPTY, torch.zeros(shape))
+
+
+def test_rows_without_a_finite_number():
+    x = torch.tensor([[-inf] * 3, [inf, 0.0, 1.0], [nan, 0.0, 1.0], [-inf, 0.0, -inf]])
+    table: Table = {
+        "softmax": lambda x: x.softmax(-1),
+        "log_softmax": lambda x: x.log_softmax(-1),
+        "logsumexp": lambda x: x.logsumexp(-1),
+        "argmax": lambda x: x.argmax(-1),
+        "argmin": lambda x: x.argmin(-1),
+        "amax": lambda x: x.amax(-1),
+        "max": lambda x: x.max(-1).values,
+        "max at": lambda x: x.max(-1).indices,
+        "mean": lambda x: x.mean(-1),
+        "cummax": lambda x: x.cummax(-1).values,
+        "sort": lambda x: x.sort(-1).values,
+    }
+    check(table, x, tolerance=1e-6)
+
+
+def test_the_sign_of_zero():
+    x = torch.tensor([[-0.0, -0.0], [0.0, -0.0], [-0.0, 0.0]])
+    table: Table = {
+        "prod": lambda x: x.prod(-1),
+        "sum": lambda x: x.sum(-1) + 0.0,
+        "copy": lambda x: x * 1,
+        "plus 0": lambda x: x + 0.0,
+        "minus 0": lambda x: x - 0.0,
+        "0 minus": lambda x: 0.0 - x,
+        "times 0": lambda x: x * 0.0,
+        "times -1": lambda x: x * -1,
+    }
+    check(table, x)
