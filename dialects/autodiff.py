@@ -180,6 +180,48 @@ class CheckpointOp(LiteralOp):
         _same(_yielded(self.body.block.last_op), [r.type for r in self.results], "what the body yields")
 
 
+@irdl_op_definition
+class BatchOp(LiteralOp):
+    """`%y.. = autodiff.batch %x.. {mapped = [0, none], size = n, randomness = "error"} ({body})`: the body per example.
+
+    `mapped` has per operand the dimension that counts the examples, or none where all see the whole. The body takes one
+    example and yields results for it; in y.. dimension 0 counts the examples. It sees its arguments only. `randomness`
+    says what draws in the body give: "error" (refused), "same" for all examples, or "different" ones.
+    """
+
+    name = "autodiff.batch"
+    operands_ = var_operand_def()
+    results_ = var_result_def()
+    mapped_ = prop_def(Literal, prop_name="mapped")
+    size_ = prop_def(Literal, prop_name="size")
+    randomness_ = prop_def(Literal, prop_name="randomness")
+    body = region_def("single_block")
+
+    @property
+    def mapped(self) -> tuple[int | None, ...]:
+        """Per operand the dimension that counts the examples, or None."""
+        return cast("tuple[int | None, ...]", ir.literal(self, "mapped"))
+
+    @property
+    def size(self) -> ir.Dim:
+        """The number of examples."""
+        return cast(ir.Dim, ir.literal(self, "size"))
+
+    def verify_(self) -> None:
+        if len(self.mapped) != len(self.operands):
+            raise VerifyException("each operand needs its mapped dimension, or none")
+        for operand, at, argument in zip(ir.operands_of(self), self.mapped, self.body.block.args, strict=True):
+            shape = ir.shape_of(operand)
+            if at is not None and (not 0 <= at < len(shape) or shape[at] != self.size):
+                raise VerifyException(f"dimension {at} of {operand.type} does not count {self.size} examples")
+            example = shape if at is None else (*shape[:at], *shape[at + 1 :])
+            if ir.shape_of(argument) != example or ir.dtype_of(argument) != ir.dtype_of(operand):
+                raise VerifyException(f"the body takes {argument.type} for one example of {operand.type}")
+        shapes = [(ir.shape_of(t), ir.dtype_of(t)) for t in _yielded(self.body.block.last_op)]
+        if [(ir.shape_of(r), ir.dtype_of(r)) for r in self.results] != [((self.size, *s), d) for s, d in shapes]:
+            raise VerifyException("results must be what the body yields, with the examples in front")
+
+
 def _yielded(op: Operation | None) -> list[Attribute]:
     if not isinstance(op, YieldOp):
         raise VerifyException("a region must end with autodiff.yield")
@@ -200,4 +242,4 @@ def _same(types: Sequence[Attribute], expected: Sequence[Attribute], what: str) 
         raise VerifyException(f"{what}: {', '.join(map(str, types))} where {', '.join(map(str, expected))} is expected")
 
 
-AUTODIFF = Dialect("autodiff", [YieldOp, StopGradientOp, VjpOp, CustomOp, CheckpointOp], [])
+AUTODIFF = Dialect("autodiff", [YieldOp, StopGradientOp, VjpOp, CustomOp, CheckpointOp, BatchOp], [])

@@ -27,7 +27,7 @@ def value_and_grad(function: Function, argnums: int | tuple[int, ...], has_aux: 
     """
 
     def evaluate(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        positions = _positions(argnums, len(args))
+        positions = positions_of(argnums, len(args))
         with torch.enable_grad():
             fresh, variables, structure = _opened([args[i] for i in positions])
             given = list(args)
@@ -44,7 +44,8 @@ def value_and_grad(function: Function, argnums: int | tuple[int, ...], has_aux: 
     return evaluate
 
 
-def _positions(argnums: int | tuple[int, ...], count: int) -> list[int]:
+def positions_of(argnums: int | tuple[int, ...], count: int) -> list[int]:
+    """Give the positions of the chosen arguments, ascending from 0 as asked; ValueError where there is none such."""
     asked = argnums if isinstance(argnums, tuple) else (argnums,)
     if not all(-count <= i < count for i in asked):
         raise ValueError(f"argnums={argnums} is out of range: the function is called with {count} positional arguments")

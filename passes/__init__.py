@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 PASSES: dict[str, str] = {
     "functionalize": "isthmus.passes.functionalize.functionalize:FunctionalizePass",
     "decompose": "isthmus.passes.decompose.decompose:DecomposePass",
+    "vectorize": "isthmus.passes.vectorize.vectorize:VectorizePass",
     "differentiate": "isthmus.passes.autodiff.differentiate:DifferentiatePass",
     "end-differentiation": "isthmus.passes.autodiff.end_differentiation:EndDifferentiationPass",
     "jvp": "isthmus.passes.autodiff.jvp:JvpPass",

@@ -14,7 +14,7 @@ from xdsl.utils.arg_spec import parse_spec
 from isthmus.diagnostics import CompileError, IRError
 from isthmus.passes import PASSES, load_pass
 
-CAPTURED_TO_PRIM = ("functionalize", "decompose")
+CAPTURED_TO_PRIM = ("functionalize", "decompose", "vectorize")
 """From the captured program to primitives."""
 
 JOINT = ("differentiate", "end-differentiation", "simplify", "partition")
@@ -37,6 +37,16 @@ class PassFailure(CompileError):
         self.pass_text, self.error, self.before = pass_text, error, before
         cure = error.cure if isinstance(error, CompileError) else None
         super().__init__(f"pass '{pass_text}' failed: {error}", cure=cure)
+
+    def keep(self, path: str) -> str:
+        """Write the IR to a file that `isthmus-opt` runs; gives the sentence that says so, or why it is not there."""
+        command = f"isthmus-opt -p '{self.pass_text}' {path}"
+        try:
+            with open(path, "w") as file:
+                file.write(f"// {command}\n{self.before}")
+        except OSError as error:
+            return f"the IR before it could not be kept in {path}: {error}"
+        return f"the IR before it is kept: {command}"
 
 
 Between = Callable[[ModulePass | None, ModuleOp, ModulePass | None], None]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from xdsl.ir import Attribute, Operation, Region, SSAValue
 
 from isthmus import ir
-from isthmus.diagnostics import IRError
+from isthmus.diagnostics import IRError, UnsupportedError
 from isthmus.dialects import aten, autodiff, prim
 from isthmus.dialects.prim import Emitter
 from isthmus.passes.decompose.rebuild import REGIONS, Handler, Rebuild, Scope
@@ -122,6 +122,28 @@ def _checkpoint(rebuild: Rebuild, scope: Scope, op: Operation) -> Sequence[SSAVa
     inner = rebuild.region(op.regions[0])
     operands = [*scope.of(op.operands), *_key_for(scope, [inner])]
     return rebuild.emit(scope, op, autodiff.CheckpointOp, operands, [Region(inner.block)])
+
+
+@_rebuilds(autodiff.BatchOp)
+def _batch(rebuild: Rebuild, scope: Scope, op: Operation) -> Sequence[SSAValue]:
+    """A body that draws gets one key for all examples, or one for each."""
+    assert isinstance(op, autodiff.BatchOp)
+    body = rebuild.region(op.body)
+    operands, mapped = list(scope.of(op.operands)), list(op.mapped)
+    randomness = ir.literal(op, "randomness")
+    if body.key is not None:
+        if randomness == "error":
+            raise UnsupportedError(
+                "a function under vmap draws random numbers",
+                location=ir.source_location(op),
+                op="vmap",
+                cure="say vmap(f, randomness='different') or 'same', or draw outside",
+            )
+        different = randomness == "different"
+        operands.append(_keys(scope.e, scope.random, (op.size,) if different else ()))
+        mapped.append(0 if different else None)
+    literals = {"mapped": tuple(mapped), "size": op.size, "randomness": randomness}
+    return rebuild.emit(scope, op, autodiff.BatchOp, operands, [Region(body.block)], None, **literals)
 
 
 @_rebuilds(autodiff.CustomOp)

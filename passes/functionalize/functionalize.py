@@ -34,7 +34,7 @@ from isthmus.passes.functionalize import regions as _regions  # noqa: F401  # py
 from isthmus.passes.functionalize.arguments import enter_arguments
 from isthmus.passes.functionalize.emission import SCHEMAS, Emission
 from isthmus.passes.functionalize.outputs import Outputs
-from isthmus.passes.functionalize.program import Program
+from isthmus.passes.functionalize.program import Program, asked_for
 from isthmus.passes.functionalize.verify import verify_functional
 
 
@@ -67,9 +67,9 @@ def functionalize(func: FuncOp, schemas: Mapping[str, Schema] | None = None) -> 
     """Rewrite one function in place."""
     signature = Signature.of(func)
     old, new = func.body.block, Block()
-    asked = _asked_for(old)
+    asked = asked_for(old)
     e = Emission(new)
-    program = Program(e, asked, recorded=bool(asked) or _may_have_gradients(signature))
+    program = Program(e, asked, recorded=_differentiates(func) or _may_have_gradients(signature))
     arguments = enter_arguments(program, old, signature)
     returned: tuple[SSAValue, ...] = ()
     for op in old.ops:
@@ -89,9 +89,9 @@ def functionalize(func: FuncOp, schemas: Mapping[str, Schema] | None = None) -> 
     signature.attach(func)
 
 
-def _asked_for(block: Block) -> frozenset[SSAValue]:
-    """Give the references by which the program itself differentiates."""
-    return frozenset(v for op in block.ops if isinstance(op, autodiff.VjpOp) for v in op.ins)
+def _differentiates(func: FuncOp) -> bool:
+    """Tell whether the program itself asks for gradients, in regions too."""
+    return any(isinstance(op, autodiff.VjpOp) for op in func.walk())
 
 
 def _may_have_gradients(signature: Signature) -> bool:

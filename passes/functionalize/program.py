@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from isthmus import ir
 from isthmus.diagnostics import CompileError, IRError
-from isthmus.dialects import aten
+from isthmus.dialects import aten, autodiff
 from isthmus.dialects.aten import RefType
 from isthmus.dialects.autodiff import RECOMPUTE
 from isthmus.passes.functionalize import storage
@@ -246,3 +246,8 @@ def _new_values(
     )
     kept = {k: v if op.grad else program.e.stopped(v) for k, v in zip(own, results, strict=False)}
     return results[len(own) :], kept
+
+
+def asked_for(block: Block) -> frozenset[SSAValue]:
+    """Give the references by which a block itself differentiates."""
+    return frozenset(v for op in block.ops if isinstance(op, autodiff.VjpOp) for v in op.ins)

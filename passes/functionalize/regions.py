@@ -13,7 +13,7 @@ from isthmus.dialects import aten, autodiff
 from isthmus.ir import Literal
 from isthmus.passes.functionalize import storage
 from isthmus.passes.functionalize.emission import Emission, is_differentiable
-from isthmus.passes.functionalize.program import Program, rewrites
+from isthmus.passes.functionalize.program import Program, asked_for, rewrites
 from isthmus.passes.functionalize.storage import Reference
 
 
@@ -24,7 +24,7 @@ class _Body:
         old = region.block
         self.block = Block(arg_types=[aten.value_type(a.type) for a in old.args])
         self.e = Emission(self.block)
-        inner = Program(self.e, recorded=program.recorded)
+        inner = Program(self.e, asked_for(old), recorded=program.recorded)
         self.arguments: list[Reference | None] = []
         for captured, argument in zip(old.args, self.block.args, strict=True):
             argument.name_hint = captured.name_hint
@@ -87,6 +87,27 @@ def _control_flow(program: Program, op: Operation) -> None:
     recorded = ir.literal(op, "grad") is not False
     for captured, value in zip(op.results, program.e.add(made), strict=True):
         program.define_fresh(captured, value if recorded else program.e.stopped(value))
+
+
+@rewrites(autodiff.BatchOp)
+def _batch(program: Program, op: Operation) -> None:
+    """The body gives new values."""
+    body = _Body(program, op.regions[0])
+    if body.written:
+        raise UnsupportedError(
+            "a function under vmap writes one of its arguments or a tensor from outside", cure="write a clone of it"
+        )
+    made = ir.create_op(
+        autodiff.BatchOp,
+        _operands(program, op),
+        [aten.value_type(r.type) for r in op.results],
+        op.properties,
+        location=op.location,
+        regions=[body.close(body.yielded)],
+        attributes=op.attributes,
+    )
+    for captured, value in zip(op.results, program.e.add(made), strict=True):
+        program.define_fresh(captured, value)
 
 
 @rewrites(autodiff.CheckpointOp)

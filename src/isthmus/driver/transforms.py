@@ -13,7 +13,7 @@ from torch._dynamo import disable as outside_of_dynamo
 from isthmus.driver.api import compile_in
 from isthmus.driver.options import Options
 from isthmus.driver.session import Session
-from isthmus.frontend import transforms
+from isthmus.frontend import batching, jacobians, transforms
 from isthmus.frontend.python_calls import active_recorder
 
 Function = Callable[..., Any]
@@ -104,6 +104,47 @@ def jvp(func: Function, primals: Any, tangents: Any, *, has_aux: bool = False) -
         return compiled(functools.wraps(func)(lambda primals, tangents: inside(primals, tangents)))
 
     return cast("tuple[Any, ...]", _kept(func, ("jvp", has_aux), make)(primals, tangents))
+
+
+def jacrev(
+    func: Function, argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False, chunk_size: int | None = None
+) -> Function:
+    """Give the function that computes `func`'s Jacobian in reverse mode: best where there are fewer outputs than inputs.
+
+    For an output of shape [..a] and an argument of shape [..x] it gives [..a, ..x]; pytrees of outputs give pytrees of
+    (pytrees of) Jacobians. `argnums` and `has_aux` as for `grad`; `chunk_size` is accepted and changes nothing.
+    """
+    return Transformed(func, jacobians.jacrev(func, argnums, has_aux))
+
+
+def jacfwd(
+    func: Function, argnums: int | tuple[int, ...] = 0, has_aux: bool = False, *, randomness: str = "error"
+) -> Function:
+    """Give the function that computes `func`'s Jacobian in forward mode: best for fewer inputs. See `jacrev`."""
+    return Transformed(func, jacobians.jacfwd(func, argnums, has_aux, randomness))
+
+
+def hessian(func: Function, argnums: int | tuple[int, ...] = 0) -> Function:
+    """Give the function that computes `func`'s second derivatives: [..a, ..x, ..x] for an output of shape [..a]."""
+    return jacfwd(jacrev(func, argnums), argnums)
+
+
+def vmap(
+    func: Function,
+    in_dims: Any = 0,
+    out_dims: Any = 0,
+    randomness: str = "error",
+    *,
+    chunk_size: int | None = None,
+) -> Function:
+    """Give `func` over a dimension of its arguments: one example is what `func` sees, all are computed at once.
+
+    `in_dims` names the mapped dimension of each positional argument: an int for all, or a tuple with an int, None (all
+    examples see the whole) or a pytree like the argument; keyword arguments are mapped along 0. `out_dims` says where
+    the examples are in each result. `randomness`: "error" refuses random numbers in `func`, "different" draws for each
+    example, "same" draws once. `chunk_size` is accepted and changes nothing. Raises ValueError where dims do not fit.
+    """
+    return Transformed(func, batching.vmap(func, in_dims, out_dims, randomness))
 
 
 def _plain(function: Function) -> Function:

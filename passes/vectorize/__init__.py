@@ -1,0 +1,1 @@
+"""From a program per example to one over all examples."""

@@ -1,0 +1,97 @@
+"""vmap, Jacobians and Hessians, alone and composed, against torch.func in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import isthmus
+
+F64 = torch.float64
+torch.manual_seed(0)
+X, W = torch.randn(5, 3, dtype=F64), torch.randn(3, 4, dtype=F64)
+W1, W2 = torch.randn(4, 3, dtype=F64), torch.randn(1, 4, dtype=F64)
+Y = torch.randn(5, dtype=F64)
+P = {"a": torch.randn(3, 4, dtype=F64), "b": torch.randn(4, dtype=F64)}
+I = torch.tensor([[0, 1], [2, 2], [1, 0], [0, 0], [2, 1]])  # noqa: E741
+
+
+def _mlp(x: Tensor) -> Tensor:
+    return (W2 @ torch.tanh(W1 @ x)).sum()
+
+
+def _loss(p: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    return ((torch.tanh(x @ p["a"]) @ p["b"] - y) ** 2).mean()
+
+
+CASES: dict[str, Callable[[Any], object]] = {
+    "elementwise": lambda m: m.vmap(torch.sin)(X),
+    "matmul with a closure": lambda m: m.vmap(lambda a: a @ W)(X),
+    "in_dims": lambda m: m.vmap(lambda a, b: (a * b).sum(), (0, None))(X, X[0]),
+    "out_dims": lambda m: m.vmap(lambda a: (a * 2, a.sum()), 1, (1, 0))(X),
+    "vmap of vmap": lambda m: m.vmap(m.vmap(lambda a, b: a * b, (0, None)), (None, 0))(X[0], X[:, 0]),
+    "per-sample gradients": lambda m: m.vmap(m.grad(_loss), (None, 0, 0))(P, X, Y),
+    "gradient of vmap": lambda m: m.grad(lambda x: (m.vmap(_mlp)(x) ** 2).sum())(X),
+    "gradient of vmap of gradient": lambda m: m.grad(lambda x: (m.vmap(m.grad(_mlp))(x) ** 2).sum())(X),
+    "jvp of vmap": lambda m: m.jvp(m.vmap(_mlp), (X,), (X * 2,)),
+    "detach in the body": lambda m: m.vmap(m.grad(lambda a: (a * a.detach()).sum()))(X),
+    "gather": lambda m: m.vmap(lambda a, i: a[i])(X, I),
+    "scatter": lambda m: m.vmap(m.grad(lambda a, i: (a[i] ** 2).sum()))(X, I),
+    "cumulative": lambda m: m.vmap(lambda a: a.cumsum(0))(X),
+    "sort": lambda m: m.vmap(lambda a: a.sort()[0])(X),
+    "softmax": lambda m: m.vmap(lambda a: torch.softmax(a, 0))(X),
+    "jacrev": lambda m: m.jacrev(lambda a, b: (torch.sin(a) @ b, a.sum() * b), (0, 1))(X[0], W),
+    "jacfwd": lambda m: m.jacfwd(lambda a, b: (torch.sin(a) @ b, a.sum() * b), (0, 1))(X[0], W),
+    "Hessian of an MLP": lambda m: m.hessian(_loss)(P, X, Y),
+    "vmap of a Hessian": lambda m: m.vmap(m.hessian(_mlp))(X),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_torch(name: str) -> None:
+    case = CASES[name]
+    torch.testing.assert_close(case(isthmus), case(torch.func), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_inside_a_compiled_function(capture: str) -> None:
+    compiled = isthmus.compile(lambda x: isthmus.vmap(isthmus.grad(_mlp))(x) + 1, capture=capture)
+    torch.testing.assert_close(compiled(X), torch.func.vmap(torch.func.grad(_mlp))(X) + 1)
+
+
+def test_random_numbers() -> None:
+    def noisy(x: Tensor) -> Tensor:
+        return x + torch.rand(3, dtype=F64)
+
+    with pytest.raises(isthmus.UnsupportedError, match="randomness='different'"):
+        isthmus.vmap(noisy)(X)
+    same = isthmus.vmap(noisy, randomness="same")(X) - X
+    different = isthmus.vmap(noisy, randomness="different")(X) - X
+    torch.testing.assert_close(same, same[:1].expand(5, 3))
+    assert different.unique().numel() == 15
+
+
+def test_a_pull_from_outside_of_the_mapped_function() -> None:
+    def rows(m: Any) -> object:
+        _, pull = m.vjp(lambda a: torch.sin(a) @ W, X[0])
+        return m.vmap(pull)(torch.eye(4, dtype=F64))
+
+    found = isthmus.compile(lambda: rows(isthmus), capture="trace")()
+    torch.testing.assert_close(found, rows(torch.func))
+
+
+def test_errors_name_the_cure() -> None:
+    with pytest.raises(ValueError, match="names dimension 2"):
+        isthmus.vmap(torch.sin, 2)(X)
+    with pytest.raises(ValueError, match="at least one entry of in_dims"):
+        isthmus.vmap(torch.sin, None)(X)
+    with pytest.raises(ValueError, match="does not fit the arguments"):
+        isthmus.vmap(torch.sin, (0, 0))(X)
+    with pytest.raises(ValueError, match="must have one size"):
+        isthmus.vmap(torch.add)(X, Y[:3])
+    with pytest.raises(ValueError, match="must return tensors"):
+        isthmus.vmap(lambda a: 3)(X)
