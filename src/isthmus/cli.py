@@ -118,14 +118,7 @@ def _report(failure: PassFailure, path: str) -> None:
     print(f"error: {failure}", file=sys.stderr)
     if not isinstance(failure.error, CompileError | VerifyException):
         traceback.print_exception(failure.error, file=sys.stderr)
-    command = f"isthmus-opt -p '{failure.pass_text}' {path}"
-    try:
-        with open(path, "w") as file:
-            file.write(f"// {command}\n{failure.before}")
-    except OSError as error:
-        print(f"note: the IR before it could not be kept in {path}: {error}", file=sys.stderr)
-    else:
-        print(f"note: the IR before it is kept: {command}", file=sys.stderr)
+    print(f"note: {failure.keep(path)}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -28,11 +28,12 @@ from isthmus.driver.metadata import Metadata, metadata_of
 from isthmus.driver.native import make_native
 from isthmus.driver.options import Options
 from isthmus.driver.progress import PROGRESS
+from isthmus.driver.reproduce import Trail
 from isthmus.driver.rules import Applied, apply_rules, registered
 from isthmus.driver.verify import Verifier
 from isthmus.passes.partition.explain import Explanation, explain_partition
 from isthmus.passes.partition.partition import cut
-from isthmus.passes.pipelines import KERNELS, PassFailure, module_text, parse_pass, pass_text, run_passes
+from isthmus.passes.pipelines import KERNELS, parse_pass, pass_text, run_passes
 from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.call import NativeProgram
 from isthmus.runtime.convention import Executable, Value
@@ -58,13 +59,22 @@ class Lowering:
     metadata: Metadata | None = None
     """The boundary of the program, once it is known."""
 
-    def to_prim(self, module: ModuleOp) -> ModuleOp:
-        """Lower a captured aten module to primitives, in place."""
+    _trail: Trail = field(default_factory=lambda: Trail(ModuleOp([])))
+
+    def start(self, source: ModuleOp) -> ModuleOp:
+        """Give the copy to work on; the source stays, so that the IR before a failing pass can be made again."""
+        self._trail = Trail(source)
+        return source.clone()
+
+    def to_prim(self, source: ModuleOp) -> ModuleOp:
+        """Lower a captured aten module to primitives."""
+        module = self.start(source)
         self.record.restart()
         self.run(module, "functionalize", "functional")
         require_known_sizes(ir.function(module, "main"))
         if registered():
             self.applied = apply_rules(module, self.hints)
+            self._trail = Trail(module.clone())
             self.record.stage("user rules", "functional", module)
         log("rewrites", self.applied.table, self.record.graph)
         random = "library" if self.options.fallback_random else "philox"
@@ -80,13 +90,13 @@ class Lowering:
         forward_name = "forward" if level == 0 else f"forward of order {level + 1}"
         if not wanted:
             return self._inference_node(prim)
-        joint = prim.clone()
+        joint = self.start(prim)
         self.run(joint, "differentiate", None)
         self.run(joint, "simplify", "joint")
         if not Signature.of(ir.function(joint, "joint")).tangents:
             return self._inference_node(prim)
         self._note_boundary(prim, joint)
-        halves = joint.clone()
+        halves = self.start(joint)
         self.run(halves, "end-differentiation", None)
         strategy, budget = self.options.cut
         if self.options.partition is None:
@@ -143,7 +153,7 @@ class Lowering:
         with compiling():
             if (backend or self.options.backend) == "interpret":
                 return cast(Executable, interpreted(ir.function(module, name), module=module))
-            module = module.clone()
+            module = self.start(module)
             self.record.restart()
             for text in KERNELS:
                 self.run(module, text, "kernels" if text == KERNELS[-1] else None)
@@ -158,7 +168,7 @@ class Lowering:
         return TapeNode(convention_of(function), self._inference(prim))
 
     def _inference(self, prim: ModuleOp) -> Executable:
-        alone = prim.clone()
+        alone = self.start(prim)
         self.record.restart()
         self.run(alone, "end-differentiation", None)
         self.run(alone, "simplify", None)
@@ -171,13 +181,20 @@ class Lowering:
         prepare = getattr(current, "with_derivatives", None)
         if prepare is not None and self.derivative_of is not None:
             current = prepare(self.derivative_of)
-        before = module.clone() if self.options.verify != "none" else None
+        failing = f"{self.record.graph}-{current.name}"
         try:
             current.apply(new_context(), module)
         except CompileError as error:
-            if error.location is not None or before is None:
+            if error.location is not None:  # the user's program is at fault, and the line is known
                 raise
-            raise PassFailure(pass_text(current), error, module_text(before)) from error
+            raise self._trail.failure(current, error, failing) from error
+        except Exception as error:
+            failure = self._trail.failure(current, error, failing)
+            if prepare is None:
+                raise failure from error
+            error.add_note(str(failure))  # it traces derivatives that the user wrote: their errors keep their type
+            raise
+        self._trail.passes.append(current)
         if self.options.verify != "none":
             ir.verify(module)
         if self.verifier is not None:

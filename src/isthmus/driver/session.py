@@ -72,7 +72,7 @@ class Session:
                 return _captured_only(captured)
             if self.options.verify == "each-pass":
                 lowering.verifier = Verifier()
-            lowered = lowering.to_prim(captured.module.clone())
+            lowered = lowering.to_prim(captured.module)
             if not torch.is_grad_enabled():
                 without_gradients(lowered)
             program.node = lowering.node(lowered)
