@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 
 from isthmus import ir
 from isthmus.dialects import prim
