@@ -101,7 +101,9 @@ def _returned(
 
 def _argument(input_: Input, symbol: str | None, shares: tuple[int, ...]) -> Argument:
     if input_.kind == "size":
-        return Argument(symbol=symbol, source=input_.name)
+        return Argument(
+            symbol=symbol or f"known_{input_.name}", source=input_.name
+        )  # known: by a guard, read by nobody
     return Argument(
         primal=True,
         wants_gradient=input_.requires_grad,

@@ -1,4 +1,4 @@
-"""Compiled functions among threads and processes: nobody's memory is somebody else's, and bits do not depend on who runs."""
+"""Compiled functions among threads and processes: memory is nobody else's, and bits do not depend on who runs."""
 
 from __future__ import annotations
 
