@@ -28,8 +28,10 @@ class Primals:
             if isinstance(value, Tensor):
                 self._values[i] = value.detach()
         if keeper.overwritten:
-            for i in keeper.overwritten:
-                self._values[i] = None if clones is None else clones[i]
+            for i in keeper.overwritten:  # what is not kept stays as a tensor of that shape, which nobody reads
+                value = arguments[i]
+                stand_in = value.detach() if isinstance(value, Tensor) else value
+                self._values[i] = stand_in if clones is None else clones[i]
             if clones is None:
                 self._missing = keeper.overwritten
 
@@ -54,7 +56,7 @@ class Primals:
         """
         assert self._values is not None
         tensors = {i: v for i, v in enumerate(self._values) if isinstance(v, Tensor)}
-        self._values = [None if isinstance(v, Tensor) else v for v in self._values]
+        self._values = [v.new_zeros(()).expand(v.shape) if isinstance(v, Tensor) else v for v in self._values]
         self._versions = []
         if expected:
             self._packed = tuple(tensors)
