@@ -9,7 +9,7 @@ The arguments are aliased first: only what the function does with them is differ
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -110,7 +110,8 @@ def gradients(
         create_graph=again,
         allow_unused=True,
     )
-    return [torch.zeros_like(x) if g is None else g for x, g in zip(ins, found, strict=True)]
+    given = cast("tuple[Tensor | None, ...]", found)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(ins, given, strict=True)]
 
 
 def vjp(function: Function, primals: Sequence[Any], has_aux: bool) -> tuple[Any, ...]:

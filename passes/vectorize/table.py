@@ -58,7 +58,7 @@ RULES: dict[type[Operation], Rule] = {}
 OpT = TypeVar("OpT", bound=Operation)
 
 
-def batching(*classes: type[Operation]) -> Callable[[Callable[[Batch, OpT], SSAValue | Sequence[SSAValue]]], Rule]:
+def batching(*classes: type[OpT]) -> Callable[[Callable[[Batch, OpT], SSAValue | Sequence[SSAValue]]], Rule]:
     """Enter `rule(batch, op)`: the results over all examples of an op with at least one mapped operand."""
 
     def enter(rule: Callable[[Batch, OpT], SSAValue | Sequence[SSAValue]]) -> Rule:

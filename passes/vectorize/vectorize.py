@@ -60,7 +60,7 @@ def _replace(op: autodiff.BatchOp, fallbacks: Fallbacks) -> None:
     results = vectorized(e, op, block.args, fallbacks)
     for argument, operand in zip(block.args, operands, strict=True):
         argument.replace_all_uses_with(operand)
-    given = dict(zip(block.args, operands, strict=True))
+    given: dict[SSAValue, SSAValue] = dict(zip(block.args, operands, strict=True))
     results = [given.get(r, r) for r in results]
     parent = op.parent
     assert parent is not None

@@ -39,6 +39,10 @@ class Transformed:
         return self._compiled(*args, **kwargs)
 
 
+def _transformed(function: Function, inside: Function) -> Function:
+    return cast(Function, Transformed(function, inside))
+
+
 def compiled(function: Function) -> Function:
     """Compile by direct tracing, with ordinary options."""
     return compile_in(Session(Options()), function, "trace")[0]
@@ -64,7 +68,7 @@ def value_and_grad(func: Function, argnums: int | tuple[int, ...] = 0, has_aux: 
     are pytrees of float or complex tensors, gradients are like them. Raises TypeError where the value is no number or
     an argument no float tensor, ValueError on argnums out of range.
     """
-    return Transformed(func, transforms.value_and_grad(func, argnums, has_aux))
+    return _transformed(func, transforms.value_and_grad(func, argnums, has_aux))
 
 
 def grad(func: Function, argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Function:
@@ -75,7 +79,7 @@ def grad(func: Function, argnums: int | tuple[int, ...] = 0, has_aux: bool = Fal
         value, found = both(*args, **kwargs)
         return (found, value[1]) if has_aux else found
 
-    return Transformed(func, gradient)
+    return _transformed(func, gradient)
 
 
 @outside_of_dynamo
@@ -109,19 +113,19 @@ def jvp(func: Function, primals: Any, tangents: Any, *, has_aux: bool = False) -
 def jacrev(
     func: Function, argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False, chunk_size: int | None = None
 ) -> Function:
-    """Give the function that computes `func`'s Jacobian in reverse mode: best where there are fewer outputs than inputs.
+    """Give the function that computes `func`'s Jacobian in reverse mode: best for fewer outputs than inputs.
 
     For an output of shape [..a] and an argument of shape [..x] it gives [..a, ..x]; pytrees of outputs give pytrees of
     (pytrees of) Jacobians. `argnums` and `has_aux` as for `grad`; `chunk_size` is accepted and changes nothing.
     """
-    return Transformed(func, jacobians.jacrev(func, argnums, has_aux))
+    return _transformed(func, jacobians.jacrev(func, argnums, has_aux))
 
 
 def jacfwd(
     func: Function, argnums: int | tuple[int, ...] = 0, has_aux: bool = False, *, randomness: str = "error"
 ) -> Function:
     """Give the function that computes `func`'s Jacobian in forward mode: best for fewer inputs. See `jacrev`."""
-    return Transformed(func, jacobians.jacfwd(func, argnums, has_aux, randomness))
+    return _transformed(func, jacobians.jacfwd(func, argnums, has_aux, randomness))
 
 
 def hessian(func: Function, argnums: int | tuple[int, ...] = 0) -> Function:
@@ -144,7 +148,7 @@ def vmap(
     the examples are in each result. `randomness`: "error" refuses random numbers in `func`, "different" draws for each
     example, "same" draws once. `chunk_size` is accepted and changes nothing. Raises ValueError where dims do not fit.
     """
-    return Transformed(func, batching.vmap(func, in_dims, out_dims, randomness))
+    return _transformed(func, batching.vmap(func, in_dims, out_dims, randomness))
 
 
 def _plain(function: Function) -> Function:

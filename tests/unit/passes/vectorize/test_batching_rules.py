@@ -33,7 +33,7 @@ def test_agrees_with_a_loop(sample: Sample, which: str) -> None:
     run_one = interpreted(one)
     loop = [run_one(*(t[k] if i in mapped else t for i, t in enumerate(inputs))) for k in range(SIZE)]
 
-    def build(e, *operands):  # noqa: ANN001, ANN002, ANN202
+    def build(e, *operands):
         types = types_of(sample.inputs)
         block = Block(arg_types=types)
         inner = type(e)(block)
