@@ -1,4 +1,4 @@
-"""Random programs through the whole compiler; `python -m tests.boundary.random_programs --count 2000` for a long run."""
+"""Random programs through the whole compiler; long: `python -m tests.boundary.random_programs --count 2000`."""
 
 from __future__ import annotations
 
