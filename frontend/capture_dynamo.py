@@ -18,12 +18,14 @@ from isthmus.frontend.captured import Captured, CompileCaptured, Compiled
 from isthmus.frontend.import_fx import import_graph
 from isthmus.frontend.locations import from_stack_trace, is_library
 from isthmus.frontend.modes import leaving
-from isthmus.frontend.torch_private import dynamo_accepts
+from isthmus.frontend.torch_private import dynamo_accepts, skip_frames_of
 
 SETTINGS: Mapping[str, bool] = {
     name: True for name in ("trace_autograd_ops", "allow_rnn") if hasattr(dynamo_config, name)
 }
 """On while Dynamo traces for us: gradients and recurrent networks stay in the graph (older torch lacks the first)."""
+
+skip_frames_of(*(f"isthmus.{part}" for part in ("codegen", "dialects", "driver", "passes", "runtime")))
 
 
 # ---- What happened, for explain

@@ -139,3 +139,9 @@ def tables_of(module: nn.Module) -> tuple[dict[str, Any], ...]:
 def spread_over(prefix: object, structure: pytree.TreeSpec) -> list[object] | None:
     """Give the entry of a prefix tree for each leaf of a structure, or None where it does not fit."""
     return pytree._broadcast_to_and_flatten(prefix, structure)  # pyright: ignore
+
+
+def skip_frames_of(*packages: str) -> None:
+    """Tell Dynamo that the code of these packages is never part of a user's program."""
+    for package in packages:
+        torch._dynamo.trace_rules.add(package)

@@ -6,8 +6,11 @@ Nothing is copied. Whether an argument was overwritten since matters only if suc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
+import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from isthmus.diagnostics import UnsupportedError
 from isthmus.runtime.convention import Convention, Value
@@ -28,9 +31,9 @@ class Primals:
             if isinstance(value, Tensor):
                 self._values[i] = value.detach()
         if keeper.overwritten:
-            for i in keeper.overwritten:  # what is not kept stays as a tensor of that shape, which nobody reads
+            for i in keeper.overwritten:
                 value = arguments[i]
-                stand_in = value.detach() if isinstance(value, Tensor) else value
+                stand_in = without_value(value) if isinstance(value, Tensor) else value
                 self._values[i] = stand_in if clones is None else clones[i]
             if clones is None:
                 self._missing = keeper.overwritten
@@ -89,6 +92,24 @@ class Primals:
                     " needed because the gradient of a compiled function is differentiated again"
                 )
         return values
+
+
+class _WithoutValue(torch.autograd.Function):
+    """A tensor's shape and history; nobody reads its elements."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
+        return x.new_zeros(()).expand(x.shape)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+def without_value(x: Tensor) -> Tensor:
+    """Stand in for a tensor whose value is about to go: gradients still find their way to where it came from."""
+    with torch.enable_grad():
+        return cast(Tensor, _WithoutValue.apply(x)) if x.requires_grad else x.detach()
 
 
 class PrimalKeeper:

@@ -47,6 +47,8 @@ class Draft(Values):
         self.anchors: dict[Value, Index] = {v: i for n, index in frames.items() for v, i in anchors(n, index)}
         self._stored = stored
         self._memo: dict[Key, Instr] = {}
+        if len({cast(prim.CumulativeOp, n.op).reverse.data for n in frames if n.kind is Kind.CUMULATIVE}) > 1:
+            raise Refused("one walks the row forwards, the other backwards")
         for node in sorted(frames, key=lambda n: n.number):
             self._sink(node, frames[node])
 

@@ -190,3 +190,21 @@ def test_a_user_rule_that_is_not_the_derivative(capture: str):
         y.backward()
         results.append((y.detach(), x.grad))
     torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.row("B1")
+@pytest.mark.parametrize("known", [False, True])
+def test_a_second_gradient_through_an_argument_whose_value_was_replaced(known: bool):
+    def f(x):
+        with torch.no_grad():
+            x.fill_(0.5)
+        return x * x * x
+
+    results = []
+    options = {"higher_order": known}
+    for function in (f, isthmus.compile(f, capture="trace", options=options)):
+        leaf = f64(3)
+        y = function(leaf.view_as(leaf))
+        (first,) = torch.autograd.grad((y * y.detach().cos()).sum(), leaf, create_graph=True)
+        results.append(torch.autograd.grad((first * first.detach().cos()).sum(), leaf))
+    torch.testing.assert_close(results[1], results[0])

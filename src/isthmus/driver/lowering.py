@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import FunctionType, ModuleOp, StringAttr
 from xdsl.dialects.func import ReturnOp
 
 from isthmus import ir
-from isthmus.diagnostics import CompileError
+from isthmus.diagnostics import CompileError, RefusedError, UnsupportedError
 from isthmus.dialects import new_context
 from isthmus.dialects.signature import Result, Signature
 from isthmus.driver.artifacts import Record, log
@@ -185,8 +185,8 @@ class Lowering:
         try:
             current.apply(new_context(), module)
         except CompileError as error:
-            if error.location is not None:  # the user's program is at fault, and the line is known
-                raise
+            if error.location is not None or isinstance(error, UnsupportedError | RefusedError):
+                raise  # the user's program is at fault, not the pass
             raise self._trail.failure(current, error, failing) from error
         except Exception as error:
             failure = self._trail.failure(current, error, failing)

@@ -16,7 +16,7 @@ func.func @views(%x: !aten.ref<2x3xf32> {autodiff.primal}) -> (!aten.ref<3x2xf32
 
 // -----
 
-// The same storage returned twice is one result; a detached alias of it is replayed as such.
+// The same storage returned twice is one result; a detached alias, and a view taken without gradients, are replayed as such.
 func.func @shared(%x: !aten.ref<4xf32> {autodiff.primal, autodiff.wants_gradient}) -> (!aten.ref<4xf32>, !aten.ref<4xf32>, !aten.ref<2xf32, offset = 2>) {
   %y = aten.call %x {overload = "sin.default", args = [arg0]} : !aten.ref<4xf32>
   %d = aten.call %y {overload = "detach.default", args = [arg0], aliases = [0]} : !aten.ref<4xf32>
@@ -25,7 +25,7 @@ func.func @shared(%x: !aten.ref<4xf32> {autodiff.primal, autodiff.wants_gradient
 }
 // CHECK-LABEL: @shared
 // CHECK-SAME:  -> (tensor<4xf32> {autodiff.output})
-// CHECK-SAME:  {{\[\[}}"value", 0], ["alias", 0, {{\[\[}}"detach.default", [], {{\[\[}}4], [1], 0], none]]], ["alias", 0, {{\[\[}}"split.Tensor", [2, 0], {{\[\[}}2], [1], 2], 1], ["detach.default"
+// CHECK-SAME:  {{\[\[}}"value", 0], ["alias", 0, {{\[\[}}"detach.default", [], {{\[\[}}4], [1], 0], none]]], ["alias", 0, {{\[\[}}"split.Tensor", [2, 0], {{\[\[}}2], [1], 2], 1, true]]]]
 // CHECK-NEXT:    %sin
 // CHECK-NEXT:    func.return %sin
 

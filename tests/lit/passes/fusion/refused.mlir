@@ -64,3 +64,13 @@ func.func @other_sizes(%x: tensor<64xf32>) -> (tensor<64xf32>, tensor<32xf32>) {
   %b = prim.exp %v : tensor<32xf32>
   func.return %a, %b : tensor<64xf32>, tensor<32xf32>
 }
+
+// A row is walked one way at a time.
+// CHECK-LABEL: @there_and_back
+// CHECK:       kernel.cumulative {{.*}}reverse = false
+// CHECK:       kernel.fused %{{.*}} {{{.*}}refused = {{\[\[}}0, "one walks the row forwards, the other backwards"]]}
+func.func @there_and_back(%x: tensor<4x64xf32>) -> (tensor<4x64xf32>, tensor<4x64xf32>) {
+  %a = prim.cumulative %x {kind = "add", dim = 1, reverse = false} : tensor<4x64xf32>
+  %b = prim.cumulative %x {kind = "add", dim = 1, reverse = true} : tensor<4x64xf32>
+  func.return %a, %b : tensor<4x64xf32>, tensor<4x64xf32>
+}

@@ -1,1 +1,0 @@
-"""Batched forms of primitives."""
