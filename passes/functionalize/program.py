@@ -117,6 +117,8 @@ _PLACED = frozenset(("as_strided.default",))
 _COPIES = frozenset(("copy_.default",))
 _UNIFORM = frozenset(("fill_.Scalar", "fill_.Tensor", "zero_.default"))
 """Writes of one number: allowed where elements share memory."""
+_WARNED = frozenset(("masked_fill_", "index_fill_", "index_put_", "tril_", "triu_", "fill_diagonal_"))
+"""Writes where elements share memory that torch warns of at most."""
 _UNCHECKED = frozenset(
     f"{name}.default" for name in ("addmm_", "addmv_", "addbmm_", "baddbmm_", "addr_", "masked_scatter_")
 )
@@ -209,7 +211,8 @@ def _mutating_call(program: Program, op: aten.CallOp) -> None:
         seen = op.grad and op.overload not in _UNSEEN and "::" not in op.overload
         values, kept = _new_values(program, op, own)
         for reference, value in zip(written, values, strict=True):
-            storage.write(program.e, reference, value, seen=seen, uniform=op.overload in _UNIFORM)
+            uniform, warned = op.overload in _UNIFORM, op.overload.partition(".")[0] in _WARNED
+            storage.write(program.e, reference, value, seen=seen, uniform=uniform, warned=warned)
     for k, (captured, alias) in enumerate(zip(op.results, op.aliases, strict=True)):
         if k in kept:
             program.define_shared(op, captured, alias, kept[k])

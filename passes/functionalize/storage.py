@@ -202,13 +202,16 @@ PARTIAL_OVERLAP = (
 _ORDER_DECIDES = "the written tensor's elements overlap in memory, so that the order of writes would decide"
 
 
-def write(e: Emission, reference: Reference, new: SSAValue, *, seen: bool, uniform: bool = False) -> None:
+def write(
+    e: Emission, reference: Reference, new: SSAValue, *, seen: bool, uniform: bool = False, warned: bool = False
+) -> None:
     """Give a reference, and with it every alias, a new value; `seen` tells whether autograd sees the write.
 
-    `uniform` says that all elements of the new value are equal, which may be written where elements share memory.
-    RefusedError where eager refuses an overlap, UnsupportedError where the order of writes would decide.
+    `uniform` says that all elements of the new value are equal, which may be written where elements share memory,
+    `warned` that eager only warns there. RefusedError where eager refuses an overlap, UnsupportedError where the order
+    of writes would decide.
     """
-    _require_writable(reference, uniform)
+    _require_writable(reference, uniform, warned)
     new = new if seen else e.rewritten(read(e, reference), new)
     updates: list[tuple[Reference, SSAValue]] = []
     current, through = reference, True
@@ -256,10 +259,12 @@ def _put_at_place(e: Emission, base: Reference, new: SSAValue, facts: RefFacts, 
     return permuted(e, whole, views.inverse_order(order))
 
 
-def _require_writable(reference: Reference, uniform: bool) -> None:
+def _require_writable(reference: Reference, uniform: bool, warned: bool) -> None:
     if reference.frozen is not None:
         raise UnsupportedError(reference.frozen)
     if geometry.repeats(reference.facts):
+        if warned:
+            raise UnsupportedError(_ORDER_DECIDES, cure="clone() the tensor before it is written")
         if not uniform:
             raise RefusedError(OVERLAP)
     elif not reference.distinct or not base_of(reference).distinct:

@@ -199,8 +199,11 @@ class Program:
                     fuse_block(region.block, [None] * len(region.block.args), [None] * _yields(region.block))
             block.insert_op_before(op, terminator)
         _note_refusals(merger, made)
+        reshaped: dict[tuple[Value, Shape | None], SSAValue] = {}  # what is returned twice stays one value
         for number, (value, shape) in enumerate(self.returned):
-            terminator.operands[number] = _reshaped(buffers[value], shape, terminator)
+            if (value, shape) not in reshaped:
+                reshaped[value, shape] = _reshaped(buffers[value], shape, terminator)
+            terminator.operands[number] = reshaped[value, shape]
         for op in reversed(old):
             op.detach()
             op.erase()

@@ -167,6 +167,8 @@ def gather(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | Non
 def scatter(e: Emitter, operands: Operands, literals: Literals) -> SSAValue | None:
     """What is set, or added, at every place once is set, or added, as a whole."""
     x, updates, *indices = operands
+    if ir.numel(updates) == 0:
+        return x
     if len(indices) != 1 or not _counts(indices[0], literals["dims"]) or literals["kind"] not in ("add", "set"):
         return None
     (dim,), shape = cast(Ints, literals["dims"]), ir.shape_of(x)

@@ -52,7 +52,12 @@ def check_seed(seed: int) -> str:
     branching = Branching(draw(choose, grad=grad, length=4 + seed % 9))
     capture = ("trace", "dynamo")[seed % 16 == 0]
     isthmus.reset()
-    compiled = isthmus.compile(branching.run, capture=capture, backend="interpret" if seed % 4 == 3 else "native")
+    compiled = isthmus.compile(
+        branching.run,
+        capture=capture,
+        backend="interpret" if seed % 4 == 3 else "native",
+        options={"higher_order": bool(seed // 4 % 2)},
+    )
     found: list[str] = []
     try:
         for way in (0, 1, 0, 2):

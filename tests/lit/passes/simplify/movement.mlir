@@ -129,3 +129,11 @@ func.func @scatter_in_order(%x: tensor<4x5xf32>, %u: tensor<5x4xf32>, %v: tensor
   %p = prim.scatter %x, %v, %j {dims = [0], kind = "add"} : tensor<4x5xf32>
   func.return %a, %s, %p : tensor<4x5xf32>, tensor<4x5xf32>, tensor<4x5xf32>
 }
+
+// Nothing is scattered: the rest stays as it is.
+// CHECK-LABEL: @scatters_nothing
+// CHECK-NEXT:    func.return %x
+func.func @scatters_nothing(%x: tensor<4xf32>, %u: tensor<0xf32>, %i: tensor<0xi64>) -> tensor<4xf32> {
+  %y = prim.scatter %x, %u, %i {dims = [0], kind = "set"} : tensor<4xf32>
+  func.return %y : tensor<4xf32>
+}
