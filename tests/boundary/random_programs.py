@@ -35,7 +35,7 @@ class Branching:
     def run(self, way: int, *arguments: Tensor) -> list[Tensor]:
         outputs = self.program(*arguments)
         if way == 1:
-            outputs = [o.sin() * 2 if o.dtype.is_floating_point else o for o in outputs]
+            outputs = [o.tanh() * 2 if o.dtype.is_floating_point else o for o in outputs]  # well-conditioned
         for _ in range(way // 2 * 2):
             outputs[0] = outputs[0] * outputs[0]
         return outputs
