@@ -105,8 +105,11 @@ class Program:
                 start = self._row_major(node.operands[0])
                 node.operands = (start, *node.operands[1:])
                 self._keep(start)
+        found: dict[tuple[Value, Shape | None], tuple[Value, Shape | None]] = {}  # one buffer for each layout
         for value, strides in zip(graph.returned, results, strict=True):
-            self.returned.append(self._result(value, strides))
+            if (value, strides) not in found:
+                found[value, strides] = self._result(value, strides)
+            self.returned.append(found[value, strides])
 
     def _seen(self, node: Node, position: int) -> Seen:
         found = seen(node, position, strides_of)

@@ -85,12 +85,12 @@ def second_gradients(function: Branching, compiled: object) -> str:
         leaves = copies(function.program.arguments)
         try:
             outputs = f(*writable(leaves))
-            total = sum((o.double() * o.double().detach().cos()).sum() for o in outputs if o.requires_grad)
+            total = sum((o.double() * o.double().detach().tanh()).sum() for o in outputs if o.requires_grad)
             if not isinstance(total, Tensor):
                 return "values agree"
             wanted = [x for x in leaves if x.requires_grad]
             first = torch.autograd.grad(total, wanted, create_graph=True, allow_unused=True, materialize_grads=True)
-            again = sum((g * g.detach().cos()).sum() for g in first)
+            again = sum((g * g.detach().tanh()).sum() for g in first)
             if not isinstance(again, Tensor) or not again.requires_grad:
                 results.append([g.detach() for g in first])
                 continue

@@ -35,15 +35,17 @@ class _Forward:
     def saved(self) -> tuple[Saved, ...]:
         """Where each saved value comes from: an argument, a result the user also gets, or an intermediate."""
         values = returned(self.func)
-        results = {id(v): k for k, v in reversed(list(enumerate(values[: self.node_results])))}
+        listed = list(zip(values, self.signature.results, strict=True))
+        places = reversed(list(enumerate(listed[: self.node_results])))
+        results = {(id(v), r.strides): k for k, (v, r) in places}  # in another layout it is another tensor
         found: dict[int, Saved] = {}
-        for value, result in zip(values, self.signature.results, strict=True):
+        for value, result in listed:
             if result.saved is None:
                 continue
             if isinstance(value, BlockArgument):
                 found[result.saved] = Saved("argument", value.index)
-            elif id(value) in results:
-                found[result.saved] = Saved("result", results[id(value)])
+            elif (id(value), result.strides) in results:
+                found[result.saved] = Saved("result", results[id(value), result.strides])
             else:
                 found[result.saved] = Saved("intermediate", result.saved)
         return tuple(found[j] for j in range(len(found)))
