@@ -8,6 +8,7 @@ from torch import Tensor
 
 import isthmus
 from tests.boundary.harness import CAPTURES, compiled_by, f64
+from tests.cube import Cube
 
 FUNCTIONS = {
     "t exp t": (lambda t: t * t.exp(), 327.5889),
@@ -135,21 +136,6 @@ def test_a_written_input_in_a_second_derivative_is_kept_or_refused():
     with pytest.raises(isthmus.CompileError, match="higher_order"):
         run(plain)
     torch.testing.assert_close(run(plain), run(f))
-
-
-class Cube(torch.autograd.Function):
-    @staticmethod
-    def forward(x):
-        return x**3, 3 * x**2
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(inputs[0], output[1])
-
-    @staticmethod
-    def backward(ctx, grad, grad_slope):
-        x, slope = ctx.saved_tensors
-        return grad * slope + grad_slope * 6 * x
 
 
 class Doubled(torch.autograd.Function):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.status import Status
-from rich.text import Text
+if TYPE_CHECKING:  # loaded when there is something to show: most processes never do
+    from rich.console import Console
+    from rich.status import Status
+    from rich.text import Text
 
 DELAY = 1.0
 """Seconds after which a compilation is long enough to be shown."""
@@ -19,7 +22,7 @@ class Progress:
     """One line on a terminal that appears after `delay` seconds and goes when the work is done; elsewhere nothing."""
 
     def __init__(self, console: Console | None = None, delay: float = DELAY) -> None:
-        self._console = console or Console(stderr=True)
+        self._console = console
         self._delay = delay
         self._lock = threading.Lock()
         self._status: Status | None = None
@@ -30,7 +33,7 @@ class Progress:
     @contextmanager
     def showing(self) -> Generator[None]:
         """Show what is noted meanwhile; work inside other work that is shown changes nothing."""
-        if self._timer is not None or not self._console.is_terminal:
+        if self._timer is not None or not self._is_on_terminal():
             yield
             return
         self._began = time.perf_counter()
@@ -50,13 +53,21 @@ class Progress:
                 if self._status is not None:
                     self._status.update(self._text())
 
+    def _is_on_terminal(self) -> bool:
+        return sys.stderr.isatty() if self._console is None else self._console.is_terminal
+
     def _text(self) -> Text:
+        from rich.text import Text
+
         return Text(f"isthmus: compiling {self._doing} ({time.perf_counter() - self._began:.0f} s)")
 
     def _start(self) -> None:
+        from rich.console import Console
+        from rich.status import Status
+
         with self._lock:
             if self._timer is not None:
-                self._status = Status(self._text(), console=self._console)
+                self._status = Status(self._text(), console=self._console or Console(stderr=True))
                 self._status.start()
 
     def _stop(self) -> None:

@@ -9,6 +9,7 @@ from isthmus.driver.api import compile_in
 from isthmus.driver.explain import explain
 from isthmus.driver.options import Options
 from isthmus.driver.session import Session
+from tests.cube import Cube
 
 
 @torch.library.custom_op("isthmus_ops::fma", mutates_args=())
@@ -144,29 +145,12 @@ def test_it_is_one_external_call(capture):
     assert report.graphs[0].directions[0].library_calls == {"isthmus_ops::fma.default": 1}
 
 
-class MyCube(torch.autograd.Function):
-    """x**3 and its slope, both outputs, so that higher orders go through the rule."""
-
-    @staticmethod
-    def forward(x):
-        return x**3, 3 * x**2
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(inputs[0], output[1])
-
-    @staticmethod
-    def backward(ctx, g, dg):
-        x, slope = ctx.saved_tensors
-        return g * slope + dg * 6 * x
-
-
 @pytest.mark.row("C1")
 @pytest.mark.row("C2")
 @pytest.mark.parametrize("backend", ["eager", "interpret", "native"])
 def test_my_cube_at_three_orders(capture, backend):
     options = {"higher_order": True}
-    f = isthmus.compile(lambda x: MyCube.apply(x), capture=capture, backend=backend, fullgraph=True, options=options)
+    f = isthmus.compile(lambda x: Cube.apply(x), capture=capture, backend=backend, fullgraph=True, options=options)
     x = torch.tensor(2.0, requires_grad=True)
     y, slope = f(x)
     assert (y.item(), slope.item()) == (8, 12)

@@ -18,6 +18,7 @@ from isthmus.dialects import aten, autodiff
 from isthmus.frontend.capture_dynamo import CaptureLog
 from isthmus.frontend.capture_trace import compile_with_trace
 from isthmus.frontend.trace import trace
+from tests.cube import Cube
 
 
 def square(requires_grad=False):
@@ -188,7 +189,7 @@ def test_assignments_to_modules_are_refused_and_undone(captures):
     assert net.count == 0 and not hasattr(net, "last")
 
 
-class Cube(torch.autograd.Function):
+class ScaledCube(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, k):
         ctx.save_for_backward(x)
@@ -201,28 +202,13 @@ class Cube(torch.autograd.Function):
         return 3 * x * x * g * ctx.k, None
 
 
-class CubeWithSlope(torch.autograd.Function):
-    @staticmethod
-    def forward(x):
-        return x**3, 3 * x**2
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(inputs[0], output[1])
-
-    @staticmethod
-    def backward(ctx, g, dg):
-        x, slope = ctx.saved_tensors
-        return g * slope + dg * 6 * x
-
-
 @pytest.mark.row("C1")
 def test_custom_gradients_keep_their_rule(captures):
     x, y = square(True), square(True)
     y.data.copy_(x.data)
-    compiled = compile_with_trace(lambda x: (Cube.apply(x, 2.0) + CubeWithSlope.apply(x)[0]).sin().sum(), captures)
+    compiled = compile_with_trace(lambda x: (ScaledCube.apply(x, 2.0) + Cube.apply(x)[0]).sin().sum(), captures)
     compiled(x).backward()
-    (Cube.apply(y, 2.0) + CubeWithSlope.apply(y)[0]).sin().sum().backward()
+    (ScaledCube.apply(y, 2.0) + Cube.apply(y)[0]).sin().sum().backward()
     torch.testing.assert_close(x.grad, y.grad)
     first, second = captures.ops(autodiff.CustomOp)
     assert (first.saved, first.gradients) == (1, (0,))
