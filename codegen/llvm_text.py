@@ -240,10 +240,15 @@ class Function:
         *,
         result: Type = VOID,
         linkage: str = "",
+        attributes: str = "",
+        of_arguments: Sequence[str] = (),
     ) -> None:
+        """`attributes` follow those of the module, `of_arguments` the type of each argument."""
         self.module = module
         self.arguments = tuple(Value(self, f"%{n}", t) for n, t in arguments)
         self._head = f"define {linkage + ' ' if linkage else ''}{result.text} @{name}"
+        self._attributes = f"#0 {attributes}".rstrip()
+        self._of_arguments = [f"{a} " if a else "" for a in of_arguments] or [""] * len(arguments)
         self._lines: list[str] = []
         self._slots: list[str] = []
         self._entry: list[str] = []
@@ -267,8 +272,9 @@ class Function:
     def finish(self, result: Value | None = None) -> None:
         """Return, and hand the text to the module."""
         self.line("ret void" if result is None else f"ret {result!r}")
-        arguments = ", ".join(f"{a.type.text} {a.name}" for a in self.arguments)
-        body = [f"{self._head}({arguments}) #0 {{", "entry:", *self._slots, *self._entry, *self._lines, "}"]
+        given = zip(self.arguments, self._of_arguments, strict=True)
+        arguments = ", ".join(f"{a.type.text} {attributes}{a.name}" for a, attributes in given)
+        body = [f"{self._head}({arguments}) {self._attributes} {{", "entry:", *self._slots, *self._entry, *self._lines, "}"]
         self.module.define("\n".join(body))
 
     # ---- constants

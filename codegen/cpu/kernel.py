@@ -39,11 +39,13 @@ def emit_kernel(module: Module, kernel: k.FusedOp, target: Target, name: str | N
     Raises UnsupportedError for what has no CPU code.
     """
     name = name or kernel_name(kernel)
-    _Loops(module, kernel, target, name).emit()
+    Loops(module, kernel, target, name).emit()
     return name
 
 
-class _Loops:
+class Loops:
+    """The loops of one kernel under construction."""
+
     def __init__(self, module: Module, kernel: k.FusedOp, target: Target, name: str) -> None:
         arguments = [("buffers", PTR), ("sizes", PTR), ("begin", I64), ("end", I64)]
         self.f = Function(module, name, arguments)

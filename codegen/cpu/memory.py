@@ -60,6 +60,7 @@ class Place:
 
     def __init__(self, state: State, access: Access) -> None:
         self.state = state
+        self.align = state.alignment(access)
         self.dtype = access.dtype
         self.scalar, self.parts = element(access.dtype)
         base = pointer(state, access, len(access.prefixes) - 1)
@@ -139,7 +140,7 @@ class Place:
     def _read_vector(self, address: Value, type_: Type, mask: Value | None) -> Value:
         f = self.state.f
         if mask is None:
-            return f.load(address, type_)
+            return f.load(address, type_, self.align)
         return f.masked_load(address, mask, f.const(0, type_))
 
     def _gather(self, part: int, type_: Type, mask: Value | None) -> Value:
@@ -176,7 +177,7 @@ class Place:
                 x = combined
             raw = to_memory(state.math, x, self.dtype)
             if state.mask is None:
-                state.f.store(raw, self.base)
+                state.f.store(raw, self.base, self.align)
             else:
                 state.f.masked_store(raw, self.base, state.mask)
             return

@@ -100,7 +100,7 @@ class Accumulator:
     ) -> None:
         self._state = state
         self._dtypes = tuple(dtypes)
-        self._merge = merge
+        self.merge = merge
         self._lanes = lanes
         self._starts = [self._constant(v, d) for v, d in zip(identities, dtypes, strict=True)]
         self._copies = [self._slots() for _ in range(copies)]
@@ -145,7 +145,7 @@ class Accumulator:
         if state.mask is not None:
             mask = state.mask
             wide = [choose(state, mask, v, s) for v, s in zip(wide, self._starts, strict=True)]
-        self._put(slots, self._merge(self._get(slots), wide))
+        self._put(slots, self.merge(self._get(slots), wide))
 
     def _widened(self, value: Operand) -> Operand:
         return value if value.type.lanes == self._lanes else self._state.splat(value)
@@ -153,26 +153,34 @@ class Accumulator:
     def flush(self) -> None:
         """Add what the accumulators hold to the totals and begin anew."""
         for slots, totals in zip(self._copies, self._totals or (), strict=False):
-            self._put(totals, self._merge(self._get(totals), self._get(slots)))
+            self._put(totals, self.merge(self._get(totals), self._get(slots)))
             self._put(slots, self._starts)
 
     def finish(self, *, across_lanes: bool) -> list[Operand]:
         """Give the result: scalars where lanes are combined too; narrow floats are rounded."""
+        return self.rounded(self.merged(across_lanes=across_lanes))
+
+    def merged(self, *, across_lanes: bool) -> list[Operand]:
+        """Give the combination of all copies, narrow floats not rounded yet."""
         if self._totals is not None:
             self.flush()
         values = [self._get(slots) for slots in self._totals or self._copies]
         while len(values) > 1:
-            values = [self._merge(values[i], values[i + 1]) for i in range(0, len(values), 2)]
+            values = [self.merge(values[i], values[i + 1]) for i in range(0, len(values), 2)]
         result = values[0]
         lanes = self._lanes
         while across_lanes and lanes > 1:
             lanes //= 2
             low = [self._half(v, range(lanes)) for v in result]
             high = [self._half(v, range(lanes, 2 * lanes)) for v in result]
-            result = self._merge(low, high)
+            result = self.merge(low, high)
+        return result
+
+    def rounded(self, values: list[Operand]) -> list[Operand]:
+        """Round narrow floats to what memory holds."""
         math_ = self._state.math
         return [
-            v if isinstance(v, Complex) else round_to(math_, v, d) for v, d in zip(result, self._dtypes, strict=True)
+            v if isinstance(v, Complex) else round_to(math_, v, d) for v, d in zip(values, self._dtypes, strict=True)
         ]
 
     def _half(self, value: Operand, lanes: Sequence[int]) -> Operand:

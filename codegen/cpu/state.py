@@ -9,7 +9,7 @@ from typing import cast
 
 from xdsl.ir import SSAValue
 
-from isthmus.codegen.cpu.plan import Plan
+from isthmus.codegen.cpu.plan import Access, Plan
 from isthmus.codegen.cpu.sizes import SizeValues
 from isthmus.codegen.dtypes import Complex, Operand, splat
 from isthmus.codegen.llvm_text import I32, I64, Function, Value
@@ -167,6 +167,10 @@ class State:
             return f.select(below, rest + divisor, rest)
         quotient = f.binary("sdiv", value, divisor)
         return f.select(below, quotient - 1, quotient)
+
+    def alignment(self, access: Access) -> int | None:
+        """The bytes that a contiguous vector of an access is a multiple of; None: those of its element."""
+        return None
 
     # ---- errors
 
