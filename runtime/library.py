@@ -23,10 +23,12 @@ from xdsl.ir import Block, Region
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.program import Buffer, LibraryCall, Program, numbers
+from isthmus.dialects.schema import parse_schema
 from isthmus.ir import Literal, LiteralValue
 from isthmus.runtime import handles
 from isthmus.runtime.interpret_library import call_on_values
 from isthmus.runtime.interpret_table import DTYPES, TABLE, Value
+from isthmus.runtime.torch_private import kernel_arguments
 
 NATIVE = frozenset(
     {
@@ -61,8 +63,12 @@ def is_native(call: LibraryCall) -> bool:
     return call.route != "python" and name in NATIVE
 
 
+@functools.cache
 def schema_of(overload: str) -> str | None:
-    """Torch's schema of an overload such as "add.Tensor" or "mylib::scale.default", as text."""
+    """Torch's schema of an overload such as "add.Tensor" or "mylib::scale.default", as text.
+
+    None where there is none, and where torch's C interface cannot make the call whatever its arguments.
+    """
     namespace, _, rest = overload.removeprefix("aten::").rpartition("::")
     name, _, version = rest.partition(".")
     packet = getattr(getattr(torch.ops, namespace or "aten"), name, None)
@@ -70,7 +76,16 @@ def schema_of(overload: str) -> str | None:
     if found is None:
         return None
     text = str(cast("torch._ops.OpOverload", found)._schema)  # pyright: ignore[reportPrivateUsage]
-    return text.removeprefix("aten::")
+    return text.removeprefix("aten::") if _lists_arrive(text) else None
+
+
+def _lists_arrive(schema: str) -> bool:
+    """Whether the kernel takes every `SymInt[]` of the schema: the C interface passes it as that, never as `int[]`."""
+    wanted = sum(a.is_list and a.base == "SymInt" for a in parse_schema(schema).arguments)
+    if not wanted:
+        return True
+    taken = kernel_arguments(schema.partition("(")[0])
+    return taken is None or taken.count("SymInt[]") == wanted
 
 
 # ---- Programs that may call back

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -86,6 +87,27 @@ def dispatch_keys(tensor: Tensor) -> int:
 def no_dispatch_modes() -> AbstractContextManager[object]:
     """A context in which no `TorchDispatchMode` is asked."""
     return torch._C._DisableTorchDispatch()
+
+
+_KERNEL = re.compile(r"^(\w+)(?:\[alias\])?: .* :: \((.*)\) -> ", re.MULTILINE)
+"""A kernel in the dispatcher's own account of an operator: its key and the types of its arguments."""
+
+_BELOW_AUTOGRAD = (
+    "CPU",
+    "CompositeExplicitAutograd",
+    "CompositeExplicitAutogradNonFunctional",
+    "CompositeImplicitAutograd",
+)
+"""Where the kernel of a call on CPU tensors is looked for when autograd's keys are off, in order."""
+
+
+def kernel_arguments(name: str) -> str | None:
+    """The argument types of an operator's CPU kernel, e.g. "Tensor _0, int[] _1"; None where it does not say.
+
+    They may be narrower than the schema's: many kernels of a `SymInt[]` take plain numbers only.
+    """
+    kernels = dict(_KERNEL.findall(torch._C._dispatch_dump(name)))
+    return next((kernels[key] for key in _BELOW_AUTOGRAD if key in kernels), None)
 
 
 def excluded_keys() -> int:

@@ -258,6 +258,13 @@ def _fill_table() -> None:
     )
     _opaque("aten.threshold.default", (a, 0.5, 2.0), [x], lambda x: torch.threshold(x, 0.5, 2.0))
     _opaque("aten.add.Tensor", (a, b, 2), [x, x], lambda x, y: x + 2 * y)
+    image = torch.randn(1, 2, 6, 6)
+    _opaque(  # its kernel takes no symbolic sizes
+        "aten._upsample_bilinear2d_aa.default",
+        (a, (3, 3), False, None, None),
+        [image],
+        lambda x: torch.ops.aten._upsample_bilinear2d_aa(x, [3, 3], False),
+    )
 
 
 _fill_table()
@@ -273,7 +280,7 @@ def test_any_operator_by_name(name: str, handle: bool, native: Native) -> None:
     text = extern(name.strip(), args, inputs, want, handle=handle)
     program = native(text)
     (call,) = program.program.library_calls
-    needs_python = name in ("aten.threshold.default", "aten.add.Tensor")
+    needs_python = name in ("aten.threshold.default", "aten.add.Tensor", "aten._upsample_bilinear2d_aa.default")
     assert call.route == ("python" if needs_python else "dispatcher")
     for _ in range(2):
         got = program(inputs)
