@@ -11,6 +11,7 @@ from xdsl.ir import Operation
 from isthmus import ir
 from isthmus.codegen.cpu import reductions
 from isthmus.codegen.cpu.body import Body, k_kind
+from isthmus.codegen.cpu.contract import emit_contraction
 from isthmus.codegen.cpu.memory import fill, pointer
 from isthmus.codegen.cpu.plan import FUSED_ACCUMULATORS, Plan, Walk
 from isthmus.codegen.cpu.reductions import Accumulator, identity
@@ -27,18 +28,20 @@ CHUNK = 64
 """Steps of the unrolled loop after which float sums move to their totals."""
 
 
-def kernel_name(kernel: k.FusedOp) -> str:
+def kernel_name(kernel: k.LoopNest) -> str:
     """Give the name of a kernel's function: equal for kernels that share it."""
     return f"kernel_{k.key(kernel)}"
 
 
-def emit_kernel(module: Module, kernel: k.FusedOp, target: Target, name: str | None = None) -> str:
+def emit_kernel(module: Module, kernel: k.LoopNest, target: Target, name: str | None = None) -> str:
     """Add a kernel's function to a module and give its name.
 
     `void @name(ptr buffers, ptr sizes, i64 begin, i64 end)` runs partitions begin <= p < end.
     Raises UnsupportedError for what has no CPU code.
     """
     name = name or kernel_name(kernel)
+    if isinstance(kernel, k.ContractOp):
+        return emit_contraction(module, kernel, target, name)
     Loops(module, kernel, target, name).emit()
     return name
 
@@ -327,14 +330,14 @@ class Loops:
     ) -> None:
         """Run the body over low..high: unrolled, then one vector at a time, then a masked rest."""
         f, span = self.f, lanes * unroll
-        start, stop = low, low + _multiple(f, high - low, span)
+        start, stop = low, low + multiple(f, high - low, span)
         if not _empty(start, stop):
             with self._chunks(start, stop, span, sums) as (first, last):
                 with f.loop(first, last, span) as i:
                     for copy in range(unroll):
                         body(i + copy * lanes, None, copy)
         if unroll > 1:
-            start, stop = stop, stop + _multiple(f, high - stop, lanes)
+            start, stop = stop, stop + multiple(f, high - stop, lanes)
             if not _empty(start, stop):
                 with f.loop(start, stop, lanes) as i:
                     body(i, None, 0)
@@ -365,7 +368,7 @@ def _empty(low: Value, high: Value) -> bool:
     return low.constant is not None and low.constant == high.constant
 
 
-def _multiple(f: Function, length: Value, span: int) -> Value:
+def multiple(f: Function, length: Value, span: int) -> Value:
     """Give the largest multiple of `span` that is at most `length`."""
     if length.constant is not None:
         return f.index(length.constant // span * span)

@@ -98,7 +98,7 @@ class Accumulator:
         *,
         two_levels: bool,
     ) -> None:
-        self._state = state
+        self.state = state
         self._dtypes = tuple(dtypes)
         self.merge = merge
         self._lanes = lanes
@@ -109,23 +109,23 @@ class Accumulator:
         self._totals = [self._slots() for _ in range(copies)] if two_levels else None
 
     def _constant(self, value: Number | complex, dtype: str) -> Operand:
-        f, type_ = self._state.f, Type.of(REGISTER[PARTS.get(dtype, dtype)], self._lanes)
+        f, type_ = self.state.f, Type.of(REGISTER[PARTS.get(dtype, dtype)], self._lanes)
         if dtype in PARTS:
             return Complex(f.const(complex(value).real, type_), f.const(0.0, type_))
         assert not isinstance(value, complex)
         return f.const(value, type_)
 
     def _slots(self) -> list[list[Value]]:
-        f = self._state.f
+        f = self.state.f
         return [[f.slot(p.type) for p in parts_of(start)] for start in self._starts]
 
     def _put(self, slots: list[list[Value]], values: Sequence[Operand]) -> None:
         for places, value in zip(slots, values, strict=True):
             for slot, part in zip(places, parts_of(value), strict=True):
-                self._state.f.store(part, slot, 64)
+                self.state.f.store(part, slot, 64)
 
     def _get(self, slots: list[list[Value]]) -> list[Operand]:
-        f = self._state.f
+        f = self.state.f
         found: list[Operand] = []
         for places, start in zip(slots, self._starts, strict=True):
             parts = [f.load(s, p.type, 64) for s, p in zip(places, parts_of(start), strict=True)]
@@ -139,7 +139,7 @@ class Accumulator:
 
     def step(self, values: Sequence[Operand]) -> None:
         """Combine values of this place into the accumulator of its copy; lanes that do not exist stay."""
-        state = self._state
+        state = self.state
         slots = self._copies[state.copy % len(self._copies)]
         wide = [self._widened(v) for v in values]
         if state.mask is not None:
@@ -148,7 +148,7 @@ class Accumulator:
         self._put(slots, self.merge(self._get(slots), wide))
 
     def _widened(self, value: Operand) -> Operand:
-        return value if value.type.lanes == self._lanes else self._state.splat(value)
+        return value if value.type.lanes == self._lanes else self.state.splat(value)
 
     def flush(self) -> None:
         """Add what the accumulators hold to the totals and begin anew."""
@@ -178,13 +178,13 @@ class Accumulator:
 
     def rounded(self, values: list[Operand]) -> list[Operand]:
         """Round narrow floats to what memory holds."""
-        math_ = self._state.math
+        math_ = self.state.math
         return [
             v if isinstance(v, Complex) else round_to(math_, v, d) for v, d in zip(values, self._dtypes, strict=True)
         ]
 
     def _half(self, value: Operand, lanes: Sequence[int]) -> Operand:
-        f = self._state.f
+        f = self.state.f
 
         def pick(part: Value) -> Value:
             if len(lanes) == 1:
@@ -196,16 +196,19 @@ class Accumulator:
         return pick(value)
 
 
-def make(state: State, kind: str, dtype: str, copies: int, lanes: int) -> Accumulator:
-    """Make the accumulator of a reduction of one value, or of (value, position) for argmax."""
+def make(
+    state: State, kind: str, dtype: str, copies: int, lanes: int, of: type[Accumulator] | None = None
+) -> Accumulator:
+    """Make the accumulator of a reduction of one value, or of (value, position) for argmax; `of` a class of one level."""
+    made = of or Accumulator
     if kind in ("argmax", "argmin"):
         extremum = kind.removeprefix("arg")
         start = [identity(extremum, dtype), (1 << 63) - 1]
         merge = _arg_merge(state, extremum, dtype)
-        return Accumulator(state, (dtype, "i64"), start, merge, copies, lanes, two_levels=False)
+        return made(state, (dtype, "i64"), start, merge, copies, lanes, two_levels=False)
     combine = Combiner(state, kind, dtype)
-    two_levels = kind == "add" and (ir.is_float(dtype) or ir.is_complex(dtype))
-    return Accumulator(
+    two_levels = of is None and kind == "add" and (ir.is_float(dtype) or ir.is_complex(dtype))
+    return made(
         state,
         (dtype,),
         [identity(kind, dtype)],

@@ -100,7 +100,8 @@ def key(kernel: FusedOp) -> str:
     """
     symbols = {name: f"s{k}" for k, name in enumerate(kernel.symbols_)}
     parts: list[str] = []
-    for name in ("sizes", "classes", "initial", "partitions", "vector", "width", "unroll"):
+    names = ("sizes", "classes", "initial", "partitions", "vector", "width", "unroll")
+    for name in (*names, "threads", "group", "chunk"):
         literal = kernel.properties.get(name)
         parts.append(f"{name}={_text(literal, symbols)}")
     for value in (*kernel.inputs, *kernel.results):

@@ -46,7 +46,8 @@ class FusedOp(LaunchOp, Space):
 
     sizes, classes: the space, parallel dims before row dims, the innermost last. symbols: the size symbols that it
     reads. initial: per result the operand that it starts as a copy of, or none. layouts: per result its strides in
-    elements, none where row-major. Put there by schedule: partitions, vector (a dim), width (lanes), unroll.
+    elements, none where row-major. Put there by schedule: partitions, vector (a dim), width (lanes), unroll; for a GPU
+    also threads (of a block), group (threads that share a partition), chunk (points of a partition).
     """
 
     name = "kernel.fused"
@@ -62,6 +63,9 @@ class FusedOp(LaunchOp, Space):
     vector = opt_prop_def(Literal)
     width = opt_prop_def(Literal)
     unroll = opt_prop_def(Literal)
+    threads = opt_prop_def(Literal)
+    group = opt_prop_def(Literal)
+    chunk = opt_prop_def(Literal)
     places = opt_prop_def(Literal)
     traits = traits_def(NoTerminator())
 

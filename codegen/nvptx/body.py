@@ -1,0 +1,184 @@
+"""The ops of a kernel body in one thread: what is written once is written by one thread, sums are shared out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from xdsl.ir import Operation, SSAValue
+
+from isthmus import ir
+from isthmus.codegen.cpu import reductions
+from isthmus.codegen.cpu.body import Body, k_kind
+from isthmus.codegen.cpu.memory import Place
+from isthmus.codegen.cpu.plan import Access
+from isthmus.codegen.cpu.reductions import Accumulator, Combiner
+from isthmus.codegen.cpu.state import State
+from isthmus.codegen.dtypes import REGISTER, Operand, constant, from_parts, parts_of
+from isthmus.codegen.llvm_text import PTR, Type, Value
+from isthmus.codegen.nvptx.plan import GridPlan
+from isthmus.codegen.nvptx.threads import Threads
+from isthmus.dialects import kernel as k
+
+DYNAMIC = "shared"
+"""The name of the dynamic shared memory of all kernels."""
+
+
+class ThreadState(State):
+    """The place where code is being written, in one thread of a group."""
+
+    plan: GridPlan
+
+    def alignment(self, access: Access) -> int | None:
+        """What is known of the address of a vector."""
+        return max(self.plan.alignment(access), ir.itemsize(access.dtype))
+
+
+class Lanes(Accumulator):
+    """A running value of one thread, which takes every lane of a vector as a number of its own.
+
+    It has as many copies as there are lanes in all unrolled vectors.
+    """
+
+    def step(self, values: Sequence[Operand]) -> None:
+        """Combine each lane into the accumulator of its copy and lane."""
+        state, copy = self.state, self.state.copy
+        for lane in range(state.lanes):
+            mine = [from_parts([state.f.extract(part, lane) for part in parts_of(v)]) for v in values]
+            with state.vector(1, None, copy * state.plan.lanes + lane):
+                super().step(mine)
+
+
+class Whole(Accumulator):
+    """A running value of one thread per lane."""
+
+
+class ThreadBody(Body):
+    """Emits body ops in one thread."""
+
+    def __init__(self, state: ThreadState, threads: Threads) -> None:
+        super().__init__(state)
+        self.plan = state.plan
+        self.threads = threads
+        self.step: tuple[int, ...] = ()
+        """Where a row walk is written out: the step along each row dim."""
+        self.own: dict[tuple[Operation, tuple[int, ...]], Accumulator] = {}
+        """Sums of row positions that a thread keeps in registers, by the steps along the dims of their maps."""
+        self._registers: dict[tuple[SSAValue, tuple[int, ...], int], Value] = {}
+        self._offsets: dict[SSAValue, int] = {}
+        self.shared_bytes = 0
+        """Dynamic shared memory that one group needs."""
+
+    # ---- sinks
+
+    def is_shared_out(self, op: Operation) -> bool:
+        """Whether different threads emit an op for different places."""
+        if not self.plan.shares_rows:
+            return True
+        return self.plan.spread in self.plan._dims_of(op)  # pyright: ignore[reportPrivateUsage]
+
+    def store(self, op: Operation) -> None:
+        """kernel.store: what is the same for the whole group is written by its first thread."""
+        if self.is_shared_out(op):
+            super().store(op)
+            return
+        with self.state.f.when(self.threads.is_first), self.state.frame():
+            super().store(op)
+
+    def accumulate(self, op: Operation) -> None:
+        """kernel.accumulate: into registers of the partition, or into its result."""
+        sink = cast(k.AccumulateOp, op)
+        place = self.plan.sum_place(sink)
+        x = self.state.get(sink.x)
+        if place == "own" and (sink, self.step_of(sink)) in self.own:
+            self.own[sink, self.step_of(sink)].step([x])
+        elif sink in self.accumulators:
+            self.accumulators[sink].step([x])
+        elif place == "own":
+            self._add(sink, x)
+        else:
+            self.add_by_first(sink, x)
+
+    def step_of(self, sink: k.AccumulateOp) -> tuple[int, ...]:
+        """The steps along the dims of a sum's map."""
+        dims = cast(k.Map, sink.properties["map"]).dims()
+        return tuple(n for d, n in zip(self.plan.kernel.rows, self.step, strict=False) if d in dims)
+
+    def add_by_first(self, sink: k.AccumulateOp, x: Operand) -> None:
+        """Combine into the result what all threads of the group have."""
+        with self.state.f.when(self.threads.is_first), self.state.frame(), self.state.vector(1):
+            self._add(sink, x)
+
+    def _add(self, sink: k.AccumulateOp, x: Operand) -> None:
+        combine = Combiner(self.state, k_kind(sink), ir.dtype_of(sink.x))
+        Place(self.state, self.plan.accesses[sink]).store(x, combine.rounded)
+
+    def fill(self, sink: k.AccumulateOp) -> None:
+        """Set the place of a sum to the identity."""
+        dtype = ir.dtype_of(sink.x)
+        start = constant(self.math, reductions.identity(k_kind(sink), dtype), dtype)
+        Place(self.state, self.plan.accesses[sink]).store(start)
+
+    # ---- kept row values
+
+    def keep(self, value: SSAValue) -> None:
+        """Put a row value into registers or shared memory."""
+        place = self.plan.place_of_row(value)
+        if place == "local":
+            super().keep(value)
+            return
+        operand = self.state.splat(self.state.get(value))
+        if place == "shared":
+            assert isinstance(operand, Value)
+            self.state.f.store(operand, self._shared_place(value, operand.type), self._shared_align(operand.type))
+            return
+        for n, part in enumerate(parts_of(operand)):
+            self.state.f.store(part, self._register(value, n, part.type))
+
+    def restore(self, value: SSAValue) -> None:
+        """Read a row value back."""
+        state, place = self.state, self.plan.place_of_row(value)
+        if self.plan.residence(value) == "reload" or place == "local":
+            super().restore(value)
+            return
+        dtype = ir.dtype_of(value)
+        if place == "shared":
+            type_ = Type.of(REGISTER[dtype], state.lanes)
+            state.set(value, state.f.load(self._shared_place(value, type_), type_, self._shared_align(type_)))
+            return
+        complex_ = {"c64": "float", "c128": "double"}
+        count = 2 if dtype in complex_ else 1
+        type_ = Type.of(complex_.get(dtype) or REGISTER[dtype], state.lanes)
+        parts = [state.f.load(self._register(value, n, type_), type_) for n in range(count)]
+        state.set(value, from_parts(parts))
+
+    def _register(self, value: SSAValue, part: int, type_: Type) -> Value:
+        """A stack slot of this step of the walk: a register, since the walk is written out."""
+        key = (value, self.step, part)
+        slot = self._registers.get(key)
+        if slot is None:
+            slot = self._registers[key] = self.state.f.slot(type_)
+        return slot
+
+    def _shared_place(self, value: SSAValue, type_: Type) -> Value:
+        """This position of the row in the group's part of shared memory."""
+        f, state = self.state.f, self.state
+        length = 1
+        for d in self.plan.kernel.rows:
+            length *= cast(int, self.plan.sizes[d])
+        size = type_.bits // 8
+        offset = self._offsets.get(value)
+        if offset is None:
+            offset = self._offsets[value] = self.shared_bytes
+            self.shared_bytes += -(-length * size // 16) * 16
+        position = f.index(0)
+        for d in self.plan.kernel.rows:
+            position = position * state.size(self.plan.sizes[d]) + state.indices[d]
+        base = Value(f, f"addrspacecast (ptr addrspace(3) @{DYNAMIC} to ptr)", PTR)
+        if self.threads.groups > 1:
+            raise AssertionError("rows in shared memory belong to whole blocks")
+        return f.address(f.address(base, offset, "i8"), position, type_.scalar)
+
+    @staticmethod
+    def _shared_align(type_: Type) -> int:
+        return min(16, type_.bits // 8 * (type_.lanes & -type_.lanes))

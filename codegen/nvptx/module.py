@@ -1,0 +1,118 @@
+"""Kernels as one module of PTX, and what a launch of each must be given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+
+from isthmus.codegen.cpu.kernel import kernel_name
+from isthmus.codegen.llvm_text import Module
+from isthmus.codegen.nvptx.body import DYNAMIC
+from isthmus.codegen.nvptx.kernel import Grid
+from isthmus.codegen.nvptx.plan import ALIGNMENT
+from isthmus.diagnostics import CompileError, IRError
+from isthmus.dialects import kernel as k
+from isthmus.dialects.target import Target
+from isthmus.sizes import Dim
+
+TRIPLE = "nvptx64-nvidia-cuda"
+ARCHES = ("sm_80", "sm_90", "sm_90a", "sm_100")
+"""The architectures that code is made for; PTX of one runs on later ones, that of sm_90a on 9.0 alone."""
+
+
+@dataclass(frozen=True)
+class GpuKernel:
+    """How one kernel is launched: `grid` blocks of `block` threads.
+
+    Parameters in order: a pointer per buffer (operands, then results), a pointer to the error word where `can_fail`,
+    an i64 per symbol. `grid` is a number or a size of these symbols. `shared_bytes`: dynamic shared memory.
+    """
+
+    entry: str
+    block: int
+    grid: Dim
+    shared_bytes: int
+    buffers: int
+    symbols: tuple[str, ...]
+    can_fail: bool
+    alignment: int
+
+
+@dataclass(frozen=True)
+class GpuModule:
+    """PTX, and its kernels by name."""
+
+    ptx: str
+    arch: str
+    kernels: dict[str, GpuKernel]
+
+
+def gpu_target(arch: str) -> Target:
+    """Describe a GPU by LLVM's name; CompileError names those that exist."""
+    if arch not in ARCHES:
+        raise CompileError(f"there is no GPU '{arch}'", cure=f"choose from {', '.join(ARCHES)}")
+    return Target(TRIPLE, "", arch, "", 128)
+
+
+def llvm_text(kernels: Iterable[k.FusedOp], arch: str, *, aligned: bool = True) -> tuple[str, dict[str, GpuKernel]]:
+    """Give the LLVM text of kernels, equal ones once, and how each is launched.
+
+    Raises UnsupportedError for what has no GPU code, IRError where `schedule-gpu` has not run.
+    """
+    target, module = gpu_target(arch), Module()
+    module.global_text(f"@{DYNAMIC} = external addrspace(3) global [0 x i8], align 16")
+    found: dict[str, GpuKernel] = {}
+    for kernel in kernels:
+        name = kernel_name(kernel)
+        if name not in found:
+            found[name] = add_kernel(module, kernel, target, name, aligned=aligned)
+    return str(module), found
+
+
+def add_kernel(module: Module, kernel: k.FusedOp, target: Target, name: str, *, aligned: bool) -> GpuKernel:
+    """Add one kernel's function to a module."""
+    if kernel.threads is None:
+        raise IRError("has no threads: schedule-gpu has not run", op=kernel.name)
+    grid = Grid(module, kernel, target, name, aligned=aligned)
+    grid.emit()
+    plan = grid.plan
+    count = kernel.partitions_ or 1
+    return GpuKernel(
+        entry=name,
+        block=plan.threads,
+        grid=count if plan.groups == 1 else (count + (plan.groups - 1)) // plan.groups,
+        shared_bytes=grid.body.shared_bytes,
+        buffers=len(kernel.inputs) + len(kernel.results),
+        symbols=kernel.symbols_,
+        can_fail=k.can_fail(kernel),
+        alignment=ALIGNMENT if aligned else 1,
+    )
+
+
+def emit(kernels: Iterable[k.FusedOp], arch: str, *, aligned: bool = True) -> GpuModule:
+    """Compile kernels to PTX; `aligned`: every buffer is a multiple of 16 bytes."""
+    text, launches = llvm_text(kernels, arch, aligned=aligned)
+    return GpuModule(ptx(text, arch), arch, launches)
+
+
+def ptx(text: str, arch: str) -> str:
+    """Compile LLVM text to PTX. Raises CompileError where something outside would be called."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(TRIPLE).create_target_machine(cpu=arch, features="", opt=3)
+    module = llvm.parse_assembly(text, llvm.create_context())
+    module.triple, module.data_layout = TRIPLE, str(machine.target_data)
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
+    manager = llvm.create_new_module_pass_manager()
+    manager.add_sroa_pass()
+    manager.add_simplify_cfg_pass()
+    manager.add_new_gvn_pass()
+    manager.add_instruction_combine_pass()
+    manager.run(module, builder)
+    result = machine.emit_assembly(module)
+    if "\n.extern .func" in result:
+        outside = [line for line in result.splitlines() if line.startswith(".extern .func")]
+        raise CompileError(f"GPU code calls what is not there: {', '.join(outside)}")
+    return result

@@ -1,0 +1,192 @@
+"""How a kernel is walked by threads: which dim they share out, what each keeps in registers, where sums live.
+
+Threads are *spread* along the vector dim. Where that is the last parallel dim (or there is none), each thread has
+points of its own and walks their rows; where it is a row dim, the group walks each row together.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import gcd
+from typing import cast
+
+from xdsl.ir import Operation, SSAValue
+
+from isthmus import ir
+from isthmus.codegen.cpu.plan import Access, Plan
+from isthmus.dialects import kernel as k
+from isthmus.dialects.kernel import Expr
+from isthmus.dialects.kernel.base import lit, require
+from isthmus.dialects.target import Target
+from isthmus.ir import Literal
+from isthmus.sizes import Dim, Size
+
+WARP = 32
+ALIGNMENT = 16
+"""Bytes that one access of a thread moves at most, and that buffers are aligned to."""
+
+
+class GridPlan(Plan):
+    """The walk of one kernel by groups of threads."""
+
+    def __init__(self, kernel: k.FusedOp, target: Target, *, aligned: bool) -> None:
+        super().__init__(kernel, target)
+        self.base_alignment = ALIGNMENT if aligned else 1
+        self.threads = _number(kernel, "threads", 256)
+        self.group = _number(kernel, "group", self.threads)
+        chosen = lit(kernel, "vector")
+        self.spread = chosen if isinstance(chosen, int) and not self._has_cumulative() else None
+        """The dim that threads share out; None: all parallel dims as one."""
+        self.copies = max(1, _number(kernel, "unroll", 1))
+        """Steps of a walk along the spread dim that are written side by side."""
+
+    def _lanes(self, target: Target) -> int:
+        return _number(self.kernel, "width", 1)
+
+    @property
+    def chunk(self) -> int | None:
+        """Points of a partition; None: points are shared out evenly among the partitions."""
+        found = lit(self.kernel, "chunk")
+        return found if isinstance(found, int) else None
+
+    @property
+    def groups(self) -> int:
+        """Groups of a block."""
+        return self.threads // self.group
+
+    @property
+    def shares_rows(self) -> bool:
+        """Whether the threads of a group walk a row together."""
+        return self.spread is not None and self.spread in self.kernel.rows
+
+    @property
+    def span(self) -> int:
+        """Positions of the spread dim that a group covers at once."""
+        return self.group * self.lanes
+
+    def check_fits(self) -> None:
+        """Require what vectors and groups need; IRError where the schedule does not keep to it."""
+        kernel = self.kernel
+        n, count = k.points(kernel), kernel.partitions_
+        known = isinstance(n, int) and isinstance(count, int) and count > 0 and n % count == 0
+        per_partition = self.chunk if self.chunk is not None else n // count if known else 1  # pyright: ignore
+        walked = self.sizes[self.spread] if self.spread is not None else 1
+        fits = self.lanes == 1 or _factor(walked) % self.lanes == 0 or kernel.parallel == (self.spread,)
+        require(fits, "width does not divide the vector dim")
+        require(self.lanes == 1 or self.shares_rows or per_partition % self.lanes == 0, "width does not divide points")
+        whole = self.group == self.threads or (self.group <= WARP and self.group & (self.group - 1) == 0)
+        require(whole and self.threads % WARP == 0, "a group is a power of two up to 32 threads, or the block")
+        for op in kernel.block.ops:
+            if isinstance(op, k.AccumulateOp):
+                require(self.chunk is None, "where something is accumulated, partitions share out the points evenly")
+                alone = self.group == 1 and self.lanes == 1
+                require(alone or self._can_share(op), "this sum needs one thread for each partition")
+
+    def _can_share(self, op: k.AccumulateOp) -> bool:
+        place = self.sum_place(op)
+        return self.shares_rows and self.injective(op) if place == "own" else place == "total" or self.shares_rows
+
+    # ---- rows in registers
+
+    @cached_property
+    def steps(self) -> int | None:
+        """Steps in which a thread walks a row, all row dims together; None where that is not known."""
+        total = 1
+        for d in self.kernel.rows:
+            size = self.sizes[d]
+            if not isinstance(size, int):
+                return None
+            total *= -(-size // self.span) if d == self.spread else size
+        return total
+
+    @cached_property
+    def is_unrolled(self) -> bool:
+        """Whether the code of a row walk is written out step by step, so that what is kept stays in registers."""
+        if not self.shares_rows or self.steps is None:
+            return False
+        kept = any(_residence(op) == "register" for op in self.kernel.block.ops)
+        return kept or (self.unroll is None and self.steps <= 4)
+
+    def residence(self, value: SSAValue) -> str:
+        """Say how a later walk gets a row value: recompute, reload or keep (in registers or shared memory)."""
+        maker = cast(Operation, value.owner)
+        if self.scope_of(maker) != len(self.scopes) - 1:
+            return "recompute"
+        chosen = _residence(maker)
+        if chosen in ("register", "shared", "keep"):
+            return "keep" if self.place_of_row(value) is not None else "recompute"
+        if chosen == "reload" and self.reload_from(value) is not None:
+            return "reload"
+        return "recompute"
+
+    def place_of_row(self, value: SSAValue) -> str | None:
+        """Say where a kept row value lives: register, shared or (one thread's own) local memory; None: nowhere."""
+        dtype, chosen = ir.dtype_of(value), _residence(cast(Operation, value.owner))
+        if self.is_unrolled:
+            return "register"
+        if self.shares_rows:
+            known = all(isinstance(self.sizes[d], int) for d in self.kernel.rows)
+            return "shared" if chosen == "shared" and known and dtype not in ("i1", "c64", "c128") else None
+        return "local" if chosen == "register" and self.strip_length(value) is not None else None
+
+    # ---- sums over points
+
+    def sum_place(self, op: k.AccumulateOp) -> str:
+        """Say where a sum over the points of a partition is collected.
+
+        total: one number, in registers of all threads. own: each thread has positions of its own. group: the group's
+        threads are combined at each position. single: one thread does it.
+        """
+        map_ = cast(k.Map, op.properties["map"])
+        if not map_.dims():
+            return "total"
+        if not self.shares_rows:
+            return "single"
+        assert self.spread is not None
+        varies = self.spread in self._dims_of(op)
+        if self.spread not in map_.dims():
+            return "group" if varies else "single"
+        return "own"
+
+    def injective(self, op: k.AccumulateOp) -> bool:
+        """Whether different positions along the spread dim go to different places."""
+        map_ = cast(k.Map, op.properties["map"])
+        return any(_is_multiple_of_dim(e, self.spread) for e in map_.data)
+
+    # ---- alignment
+
+    def alignment(self, access: Access) -> int:
+        """Give the bytes that the address of a contiguous vector is known to be a multiple of."""
+        size = ir.itemsize(access.dtype)
+        step = gcd(_factor(access.partition_stride), _factor(access.prefixes[-1].constant))
+        for (kind, index, _), coefficient in access.prefixes[-1].terms:
+            times = self.lanes if kind == "d" and index == self.vector else 1
+            step = gcd(step, _factor(coefficient) * times)
+        for _, coefficient in access.late.terms:
+            step = gcd(step, _factor(coefficient))
+        return gcd(self.base_alignment, step * size) if step else self.base_alignment
+
+
+def _factor(dim: Dim) -> int:
+    """Give the largest number that is known to divide a size; 0 for 0."""
+    if isinstance(dim, int):
+        return abs(dim)
+    assert isinstance(dim, Size)
+    return gcd(*(coefficient for _, coefficient in dim.terms))
+
+
+def _is_multiple_of_dim(expr: Expr, dim: int | None) -> bool:
+    if len(expr.terms) != 1:
+        return False
+    (((kind, index, _), _),) = expr.terms
+    return kind == "d" and index == dim
+
+
+def _residence(op: Operation) -> str | None:
+    literal = op.attributes.get("residence")
+    return str(literal.data) if isinstance(literal, Literal) else None
+
+
+def _number(kernel: k.FusedOp, name: str, default: int) -> int:
+    found = lit(kernel, name)
+    return found if isinstance(found, int) else default

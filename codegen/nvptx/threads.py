@@ -1,0 +1,147 @@
+"""Threads of a block: who I am, and values that the threads of a group combine.
+
+Threads of a warp exchange registers by shuffles, in a butterfly, so that all of them end with the same bits; warps
+exchange what they have through shared memory, with one barrier for all values of a walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from isthmus.codegen.dtypes import Operand, from_parts, parts_of
+from isthmus.codegen.llvm_text import I1, I32, I64, PTR, VOID, Function, Type, Value
+
+WARP = 32
+Merge = Callable[[list[Operand], list[Operand]], list[Operand]]
+"""Combine two lists of operands into one."""
+
+
+class Threads:
+    """The threads of one kernel's blocks: `count` of them, in groups of `group`."""
+
+    def __init__(self, f: Function, name: str, count: int, group: int) -> None:
+        self.f = f
+        self.count, self.group = count, group
+        self._name = name
+        self._buffers = 0
+        self.barriers = 0
+        """Places in the text where all threads of a block meet."""
+        self.index = self._register("tid.x")
+        self.block = self._register("ctaid.x")
+        self.lane = self.index if group == count else self.index & (group - 1)
+        """My number in the group."""
+        self.groups = count // group
+        self.partition = self.block
+        """The partition of my group."""
+        if self.groups > 1:
+            self.partition = self.block * self.groups + f.binary("lshr", self.index, f.const(_log2(group), I64))
+        self._mask: Value | None = None
+
+    def _register(self, name: str) -> Value:
+        return self.f.cast("zext", self.f.call(f"llvm.nvvm.read.ptx.sreg.{name}", I32), I64)
+
+    @property
+    def is_first(self) -> Value:
+        """Whether I am the first of my group."""
+        if self.group == 1:
+            return self.f.const(1, I1)
+        return self.f.compare("eq", self.lane, 0)
+
+    def barrier(self) -> None:
+        """Wait for all threads of the block; what they wrote to memory can be read then."""
+        self.barriers += 1
+        self.f.module.declare("llvm.nvvm.barrier.cta.sync.aligned.all", VOID, [I32])
+        self.f.line("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
+
+    # ---- combining
+
+    def combine(self, values: Sequence[tuple[Merge, list[Operand]]]) -> list[list[Operand]]:
+        """Combine each list of operands over the group: every thread gets the result."""
+        found = [self._within_warp(merge, operands, min(self.group, WARP)) for merge, operands in values]
+        if self.group <= WARP:
+            return found
+        warps = self.group // WARP
+        warp = self.f.binary("lshr", self.index, self.f.const(5, I64))
+        places = [[self._exchanged(part.type) for x in operands for part in parts_of(x)] for operands in found]
+        for operands, buffers in zip(found, places, strict=True):
+            parts = [part for x in operands for part in parts_of(x)]
+            for part, buffer in zip(parts, buffers, strict=True):
+                # All lanes of a warp write the same number to the same place: no branch.
+                self._put(part, self.f.address(buffer, warp, _stored(part.type)))
+        self.barrier()
+        other = self.index & (warps - 1)
+        results: list[list[Operand]] = []
+        for (merge, _), operands, buffers in zip(values, found, places, strict=True):
+            read: list[Operand] = []
+            rest = list(buffers)
+            for x in operands:
+                parts = parts_of(x)
+                mine, rest = rest[: len(parts)], rest[len(parts) :]
+                read.append(from_parts([self._get(b, other, p.type) for b, p in zip(mine, parts, strict=True)]))
+            results.append(self._within_warp(merge, read, warps))
+        return results
+
+    def _within_warp(self, merge: Merge, operands: list[Operand], count: int) -> list[Operand]:
+        distance = count // 2
+        while distance:
+            others = [from_parts([self.exchange(p, distance) for p in parts_of(x)]) for x in operands]
+            operands = merge(operands, others)
+            distance //= 2
+        return operands
+
+    def exchange(self, value: Value, distance: int) -> Value:
+        """Give the value of the thread whose number differs by the bit `distance`."""
+        f, bits = self.f, value.type.bits
+        whole = value if not value.type.is_float else f.bitcast(value, Type.of(f"i{bits}"))
+        if bits <= 32:
+            moved = self._shuffle(f.cast("zext", whole, I32), distance)
+            whole = f.cast("trunc", moved, whole.type)
+        else:
+            low = self._shuffle(f.cast("trunc", whole, I32), distance)
+            high = self._shuffle(f.cast("trunc", f.binary("lshr", whole, f.const(32, I64)), I32), distance)
+            whole = f.cast("zext", low, I64) | (f.cast("zext", high, I64) << 32)
+        return f.bitcast(whole, value.type)
+
+    def _shuffle(self, value: Value, distance: int) -> Value:
+        f = self.f
+        constants = [f.const(c, I32) for c in (distance, WARP - 1)]
+        return f.call("llvm.nvvm.shfl.sync.bfly.i32", I32, self._members(), value, *constants)
+
+    def _members(self) -> Value:
+        """The threads of the warp that take part: those of my group, since others may have left."""
+        if self.group >= WARP or self.groups == 1:
+            return self.f.const(-1, I32)
+        if self._mask is None:
+            f = self.f
+            with f.at_entry():
+                lane = f.call("llvm.nvvm.read.ptx.sreg.laneid", I32)
+                first = lane & (-self.group & (WARP - 1))
+                self._mask = f.binary("shl", f.const((1 << self.group) - 1, I32), first)
+        return self._mask
+
+    # ---- shared memory
+
+    def shared(self, type_: Type, count: int) -> Value:
+        """Reserve shared memory for values of a type, of fixed size; gives its address."""
+        self._buffers += 1
+        name = f"@{self._name}_shared{self._buffers}"
+        self.f.module.global_text(f"{name} = internal addrspace(3) global [{count} x {_stored(type_)}] undef, align 16")
+        return Value(self.f, f"addrspacecast (ptr addrspace(3) {name} to ptr)", PTR)
+
+    def _exchanged(self, type_: Type) -> Value:
+        return self.shared(type_, WARP)
+
+    def _put(self, value: Value, address: Value) -> None:
+        self.f.store(self.f.cast("zext", value, Type.of("i8")) if value.type is I1 else value, address)
+
+    def _get(self, buffer: Value, index: Value, type_: Type) -> Value:
+        value = self.f.load(self.f.address(buffer, index, _stored(type_)), Type.of(_stored(type_)))
+        return self.f.compare("ne", value, 0) if type_ is I1 else value
+
+
+def _stored(type_: Type) -> str:
+    return "i8" if type_ is I1 else type_.scalar
+
+
+def _log2(number: int) -> int:
+    return number.bit_length() - 1
