@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
 
@@ -40,6 +41,8 @@ class Captured:
     """Facts worth telling in `explain`: numbers that varied and had to be fixed, so that others compile again."""
     grad_mode_left: bool | None = None
     """The grad mode that the program leaves behind, where it is another than before."""
+    device: torch.device = torch.device("cpu")
+    """Where the program runs."""
 
     @property
     def training(self) -> bool:

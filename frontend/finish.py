@@ -12,6 +12,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Region, SSAValue
 
 from isthmus import ir
+from isthmus.diagnostics import UnsupportedError
 from isthmus.dialects import aten
 from isthmus.dialects.signature import Argument, Result, Signature
 from isthmus.frontend.captured import Captured, Input
@@ -70,7 +71,27 @@ def finish(
     notes = tuple(dict.fromkeys(recorder.sizes.fixed))
     left = torch.is_grad_enabled()
     left_mode = left if left != recorder.grad_mode_before else None
-    return Captured(module, everything, tuple(recorder.constants), name, recorder.location, notes, left_mode)
+    device = _device(recorder, outputs)
+    return Captured(module, everything, tuple(recorder.constants), name, recorder.location, notes, left_mode, device)
+
+
+def _device(recorder: Recorder, outputs: Sequence[object]) -> torch.device:
+    """Give the one device of a program; 0-d tensors of the CPU may join it, as in eager, if none is a result.
+
+    UnsupportedError where there are several.
+    """
+    host = torch.device("cpu")
+    others = [d for d in recorder.devices if d != host]
+    if not others:
+        return host
+    given = {t.device for t in outputs if isinstance(t, Tensor)}
+    if len(others) > 1 or recorder.devices.get(host, False) or host in given or others[0].type != "cuda":
+        raise UnsupportedError(
+            f"the program uses several devices: {', '.join(sorted(map(str, recorder.devices)))}",
+            location=recorder.location,
+            cure="compile the part on each device by itself",
+        )
+    return others[0]
 
 
 def _returned(

@@ -50,6 +50,8 @@ class Program:
         self.root = self.scope = Scope(Block())
         self.schemas: set[str] = set()
         self.constants: list[Tensor] = []
+        self.devices: dict[torch.device, bool] = {}
+        """Devices of the program's tensors -> whether one there is more than a number (0-d)."""
         self.location: SourceLocation | None = None
         self.find_location: Callable[[], SourceLocation | None] | None = None
         """Finds the user's line where no one else sets `location`."""
@@ -61,6 +63,7 @@ class Program:
         """Give the reference type of a fake tensor; UnsupportedError for sparse, quantized and the like."""
         if tensor.layout != torch.strided or tensor.is_quantized:
             raise UnsupportedError(f"{tensor.layout} tensors have no compiled form")
+        self.devices[tensor.device] = self.devices.get(tensor.device, False) or tensor.dim() > 0
         return aten.ref(
             self.sizes.dims(tensor.shape),
             dtype_name(tensor.dtype),

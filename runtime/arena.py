@@ -19,7 +19,7 @@ ALIGNMENT = 64
 
 
 class ArenaPool:
-    """Arenas of one compiled function on one device; safe to use from several threads."""
+    """Arenas of one compiled function on one device; safe to use from several threads. `keep=0`: torch's keeps them."""
 
     def __init__(self, keep: int = 4, device: str = "cpu") -> None:
         self.keep = keep
@@ -38,7 +38,7 @@ class ArenaPool:
             return arena
         with self._lock:
             self._largest = max(self._largest, nbytes, 1)
-            size = self._largest
+            size = self._largest if self.keep else max(nbytes, 1)
         del arena
         # An inference tensor could not be saved on a tape; a mode might give memory that is not there.
         with torch.inference_mode(False), no_dispatch_modes():

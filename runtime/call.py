@@ -14,13 +14,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from isthmus.diagnostics import IRError
-from isthmus.dialects.program import Argument, Buffer, KernelCall, Program, numbers
+from isthmus.dialects.program import Buffer, KernelCall, Program, numbers
 from isthmus.runtime import handles, library
 from isthmus.runtime.arena import ArenaPool, Lease
+from isthmus.runtime.arguments import Arguments, typed
 from isthmus.runtime.convention import Executable, Value
 from isthmus.runtime.cpu import Loaded
-from isthmus.runtime.fresh import coerce, has_strides
 from isthmus.runtime.interpret_table import DTYPES
 from isthmus.runtime.support import external_symbols as external_symbols
 from isthmus.runtime.torch_private import no_dispatch_modes
@@ -69,6 +68,7 @@ class NativeProgram:
         self.program = program
         self.native = all(library.is_native(c) for c in program.library_calls)
         self._loaded = loaded
+        self._takes = Arguments(program, torch.device("cpu"))
         self._registered = library.Registered(program)
         self._run = _RUN(loaded["run"])
         self._temporaries = ArenaPool()
@@ -147,7 +147,7 @@ class NativeProgram:
     def _save(self, arguments: list[Value], *, everything: bool) -> tuple[list[Tensor], Lease | None]:
         needed = self.program.saved_bytes
         if not isinstance(needed, int):
-            needed = evaluate(needed, self._sizes(arguments))
+            needed = evaluate(needed, self._takes.sizes(arguments))
         lease = self._arenas.lend(needed) if needed or self.program.saved_at else None  # what is saved may be empty
         arena = lease.tensor if lease is not None else None
         if everything:
@@ -175,7 +175,7 @@ class NativeProgram:
         if results is None:
             return self._slow(arguments, arena)
         status, word = cast("tuple[int, int]", results)
-        raise self._error(status, word, self._sizes(self._checked(arguments, arena)))
+        raise self._error(status, word, self._takes.sizes(self._takes.checked(arguments, arena)))
 
     def _slow(self, arguments: list[Value], arena: Tensor | None, *, everything: bool = False) -> list[Tensor]:
         """Look at every argument, then run on pointers; Python's dispatch modes see none of it."""
@@ -184,9 +184,9 @@ class NativeProgram:
 
     def _run_on_pointers(self, arguments: list[Value], arena: Tensor | None, everything: bool) -> list[Tensor]:
         program = self.program
-        values = self._checked(arguments, arena)
-        sizes = self._sizes(values)
-        self._check_sizes(values, sizes)
+        values = self._takes.checked(arguments, arena)
+        sizes = self._takes.sizes(values)
+        self._takes.check_sizes(values, sizes)
         made = self._outputs(sizes)
         temporary = self._temporaries.take(evaluate(program.temporary_bytes, sizes))
         count = program.handles
@@ -232,7 +232,8 @@ class NativeProgram:
                 taken[at] = handles.take(handle)
             return taken[at]
         assert kind == "saved" and arena is not None
-        return _typed(arena, at, buffer, sizes)
+        shape, strides = numbers(buffer.shape, sizes), numbers(buffer.strides, sizes)
+        return typed(arena, at, DTYPES[buffer.dtype], shape, strides)
 
     def _outputs(self, sizes: Mapping[str, int]) -> dict[int, Tensor]:
         found: dict[int, Tensor] = {}
@@ -245,69 +246,6 @@ class NativeProgram:
 
     # ---- looking closer
 
-    def _checked(self, arguments: Sequence[Value], arena: Tensor | None) -> list[Value]:
-        """The arguments in the order of the program; saved ones that are in the arena as its views."""
-        program = self.program
-        in_arena = arena is not None and any(a.saved is not None for a in program.arguments)
-        extra = len(program.extra_sizes) if in_arena else 0
-        missing = {k for k, a in enumerate(program.arguments) if in_arena and a.saved is not None}
-        wanted = len(program.arguments) - len(missing) + extra
-        if len(arguments) != wanted:
-            raise IRError(f"@{program.name} takes {wanted} arguments, not {len(arguments)}")
-        passed = iter(arguments)
-        found: list[Value] = [None if k in missing else next(passed) for k in range(len(program.arguments))]
-        sizes = self._sizes(found, dict(zip([s.name for s in program.extra_sizes], passed, strict=False)))
-        for k, (argument, value) in enumerate(zip(self.program.arguments, found, strict=True)):
-            if value is None and argument.saved is not None:
-                assert arena is not None
-                buffer = Buffer(self.program.results[0].place, argument.dtype, argument.shape, argument.strides)
-                found[k] = _typed(arena, evaluate(argument.saved, sizes), buffer, sizes)
-            elif not argument.is_size:
-                found[k] = self._tensor(k, argument, value, sizes)
-        return found
-
-    def _tensor(self, number: int, argument: Argument, value: Value, sizes: Mapping[str, int]) -> Tensor:
-        name = argument.name or f"argument {number}"
-        if not isinstance(value, Tensor):
-            raise IRError(f"@{self.program.name} wants a tensor for {name}, not a {type(value).__name__}")
-        if value.device.type != "cpu" or value.layout is not torch.strided or value.dtype != DTYPES[argument.dtype]:
-            raise IRError(
-                f"@{self.program.name} was compiled for {argument.dtype} on the CPU for {name}, not {value.dtype} on"
-                f" {value.device}"
-            )
-        if len(value.shape) != len(argument.shape):
-            raise IRError(f"@{self.program.name} wants {len(argument.shape)} dimensions of {name}, not {value.dim()}")
-        if value.is_conj() or value.is_neg():
-            value = value.resolve_conj().resolve_neg()
-        strides = numbers(argument.strides, sizes)
-        if value.numel() == 0 or has_strides(value, strides):
-            return value
-        if any(b.place.kind == "argument" and b.place.at == number for b in self._written()):
-            raise IRError(f"{name} is written in place and does not have the strides {list(strides)}")
-        return coerce(value, strides)
-
-    def _written(self) -> list[Buffer]:
-        return [b for step in self.program.kernel_calls for b in step.buffers[step.reads :]]
-
-    def _check_sizes(self, values: Sequence[Value], sizes: Mapping[str, int]) -> None:
-        for k, (argument, value) in enumerate(zip(self.program.arguments, values, strict=True)):
-            if isinstance(value, Tensor) and tuple(value.shape) != numbers(argument.shape, sizes):
-                wanted = list(numbers(argument.shape, sizes))
-                name = argument.name or f"argument {k}"
-                raise IRError(f"@{self.program.name} wants {wanted} for {name}, not {list(value.shape)}")
-
-    def _sizes(self, arguments: Sequence[Value], passed: Mapping[str, Value] | None = None) -> dict[str, int]:
-        """The values of the symbols; those in `passed` came as ints of their own."""
-        found: dict[str, int] = {}
-        for source in self.program.symbols:
-            value = (passed or {}).get(source.name, arguments[source.argument])
-            if isinstance(value, Tensor):
-                assert source.dimension is not None
-                found[source.name] = value.shape[source.dimension]
-            else:
-                found[source.name] = int(cast(int, value))
-        return found
-
     def _error(self, status: int, word: int, sizes: Mapping[str, int]) -> BaseException:
         """The exception of a failed step, as eager would raise it."""
         error = library.raised()
@@ -315,7 +253,7 @@ class NativeProgram:
             return error
         step = self.program.step(status - 1)
         if isinstance(step, KernelCall) and step.checks is not None:
-            error = _kernel_error(step, word, sizes)
+            error = kernel_error(step, word, sizes)
             if step.location is not None:
                 error.add_note(f"from {step.location}")
             return error
@@ -326,7 +264,8 @@ class OutOfRange(IndexError, RuntimeError):
     """An index out of range: eager raises the one or the other, by the operator."""
 
 
-def _kernel_error(step: KernelCall, word: int, sizes: Mapping[str, int]) -> Exception:
+def kernel_error(step: KernelCall, word: int, sizes: Mapping[str, int]) -> Exception:
+    """The exception that an error word stands for."""
     check = (word >> 56) & 0xFF
     if check == _DIVISION_BY_ZERO:
         return RuntimeError("ZeroDivisionError")
@@ -339,12 +278,3 @@ def _kernel_error(step: KernelCall, word: int, sizes: Mapping[str, int]) -> Exce
 
 def _address(value: Value) -> int | None:
     return value.data_ptr() if isinstance(value, Tensor) else None
-
-
-def _typed(arena: Tensor, at: int, buffer: Buffer, sizes: Mapping[str, int]) -> Tensor:
-    """A tensor of a buffer's dtype, shape and strides at an offset of an arena."""
-    dtype = DTYPES[buffer.dtype]
-    shape, strides = numbers(buffer.shape, sizes), numbers(buffer.strides, sizes)
-    span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
-    memory = arena[at : at + span * dtype.itemsize].view(dtype)
-    return memory.as_strided(shape, strides, memory.storage_offset())

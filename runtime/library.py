@@ -56,11 +56,16 @@ NATIVE = frozenset(
 
 def is_native(call: LibraryCall) -> bool:
     """Whether a program with this call still counts as native: no Python, and on the allow-list."""
+    return call.route != "python" and is_allowed(call)
+
+
+def is_allowed(call: LibraryCall) -> bool:
+    """Whether a call is on the allow-list."""
     if call.symbol.startswith("prim."):
         name = call.symbol
     else:
         name = call.symbol.removeprefix("aten.").removeprefix("aten::").partition(".")[0]
-    return call.route != "python" and name in NATIVE
+    return name in NATIVE
 
 
 @functools.cache

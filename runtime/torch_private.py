@@ -110,6 +110,16 @@ def kernel_arguments(name: str) -> str | None:
     return next((kernels[key] for key in _BELOW_AUTOGRAD if key in kernels), None)
 
 
+def current_stream(device: torch.device) -> int:
+    """The handle of torch's current stream on a device; 0 where it has none."""
+    return torch._C._cuda_getCurrentRawStream(device.index or 0) if device.type == "cuda" else 0
+
+
+def device_is_current(device: torch.device) -> bool:
+    """Whether this thread's work goes to a GPU already."""
+    return torch._C._cuda_getDevice() == (device.index or 0)
+
+
 def excluded_keys() -> int:
     """The key set that is off around library calls of compiled code: autograd, autocast, Python's modes.
 

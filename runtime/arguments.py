@@ -1,0 +1,120 @@
+"""The arguments of a compiled function, looked at one by one: wrong ones are named, other layouts laid out anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from isthmus.diagnostics import IRError
+from isthmus.dialects.program import Argument, Copy, Exchange, KernelCall, LibraryCall, Program, flat, numbers
+from isthmus.runtime.convention import Value
+from isthmus.runtime.fresh import coerce, has_strides
+from isthmus.runtime.interpret_table import DTYPES
+from isthmus.sizes import evaluate
+
+
+def typed(arena: Tensor, start: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
+    """The memory from byte `start` of an arena on, as a tensor."""
+    if 0 in shape:
+        return arena.new_empty(tuple(shape), dtype=dtype).as_strided(tuple(shape), tuple(strides))
+    size = dtype.itemsize
+    span = (1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * size
+    memory = arena[start : start + span]
+    if memory.storage_offset() % size:  # complex numbers in memory that is aligned for their parts
+        part = torch.float32 if dtype == torch.complex64 else torch.float64
+        halves = (*(2 * s for s in strides), 1)
+        return torch.view_as_complex(typed(arena, start, part, (*shape, 2), halves))
+    memory = memory.view(dtype)
+    return memory.as_strided(tuple(shape), tuple(strides), memory.storage_offset())
+
+
+class Arguments:
+    """The arguments of one program on one device."""
+
+    def __init__(self, program: Program, device: torch.device) -> None:
+        self.program = program
+        self.device = device
+        self.written = _written(program)
+        """Numbers of the arguments that are written in place."""
+
+    def checked(self, given: Sequence[Value], arena: Tensor | None) -> list[Value]:
+        """The arguments in the order of the program; saved ones that are in the arena as its views."""
+        program = self.program
+        in_arena = arena is not None and any(a.saved is not None for a in program.arguments)
+        extra = len(program.extra_sizes) if in_arena else 0
+        missing = {k for k, a in enumerate(program.arguments) if in_arena and a.saved is not None}
+        wanted = len(program.arguments) - len(missing) + extra
+        if len(given) != wanted:
+            raise IRError(f"@{program.name} takes {wanted} arguments, not {len(given)}")
+        passed = iter(given)
+        found: list[Value] = [None if k in missing else next(passed) for k in range(len(program.arguments))]
+        sizes = self.sizes(found, dict(zip([s.name for s in program.extra_sizes], passed, strict=False)))
+        for k, (argument, value) in enumerate(zip(program.arguments, found, strict=True)):
+            if value is None and argument.saved is not None:
+                assert arena is not None
+                shape, strides = numbers(argument.shape, sizes), numbers(argument.strides, sizes)
+                found[k] = typed(arena, evaluate(argument.saved, sizes), DTYPES[argument.dtype], shape, strides)
+            elif not argument.is_size:
+                found[k] = self._tensor(k, argument, value, sizes)
+        return found
+
+    def _tensor(self, number: int, argument: Argument, value: Value, sizes: Mapping[str, int]) -> Tensor:
+        name = argument.name or f"argument {number}"
+        if not isinstance(value, Tensor):
+            raise IRError(f"@{self.program.name} wants a tensor for {name}, not a {type(value).__name__}")
+        if value.device != self.device and value.device.type == "cpu" and value.dim() == 0:
+            value = value.to(self.device)  # eager lets numbers of the host join, too
+        if value.device != self.device or value.layout is not torch.strided or value.dtype != DTYPES[argument.dtype]:
+            where = "the CPU" if self.device.type == "cpu" else str(self.device)
+            raise IRError(
+                f"@{self.program.name} was compiled for {argument.dtype} on {where} for {name}, not {value.dtype} on"
+                f" {value.device}"
+            )
+        if len(value.shape) != len(argument.shape):
+            raise IRError(f"@{self.program.name} wants {len(argument.shape)} dimensions of {name}, not {value.dim()}")
+        if value.is_conj() or value.is_neg():
+            value = value.resolve_conj().resolve_neg()
+        strides = numbers(argument.strides, sizes)
+        if value.numel() == 0 or has_strides(value, strides):
+            return value
+        if number in self.written:
+            raise IRError(f"{name} is written in place and does not have the strides {list(strides)}")
+        return coerce(value, strides)
+
+    def check_sizes(self, values: Sequence[Value], sizes: Mapping[str, int]) -> None:
+        """IRError where a tensor is not of the shape that the sizes give."""
+        for k, (argument, value) in enumerate(zip(self.program.arguments, values, strict=True)):
+            if isinstance(value, Tensor) and tuple(value.shape) != numbers(argument.shape, sizes):
+                wanted = list(numbers(argument.shape, sizes))
+                name = argument.name or f"argument {k}"
+                raise IRError(f"@{self.program.name} wants {wanted} for {name}, not {list(value.shape)}")
+
+    def sizes(self, arguments: Sequence[Value], passed: Mapping[str, Value] | None = None) -> dict[str, int]:
+        """The values of the symbols; those in `passed` came as ints of their own."""
+        found: dict[str, int] = {}
+        for source in self.program.symbols:
+            value = (passed or {}).get(source.name, arguments[source.argument])
+            if isinstance(value, Tensor):
+                assert source.dimension is not None
+                found[source.name] = value.shape[source.dimension]
+            else:
+                found[source.name] = int(cast(int, value))
+        return found
+
+
+def _written(program: Program) -> frozenset[int]:
+    found: set[int] = set()
+    for step in flat(program.steps):
+        if isinstance(step, KernelCall):
+            targets = step.buffers[step.reads :]
+        elif isinstance(step, LibraryCall):
+            targets = step.results
+        elif isinstance(step, Copy | Exchange):
+            targets = [c.target for c in (step.copies if isinstance(step, Exchange) else (step,))]
+        else:
+            continue
+        found.update(cast(int, b.place.at) for b in targets if b.place.kind == "argument")
+    return frozenset(found)

@@ -1,0 +1,159 @@
+"""A compiled function on a device: launches and library calls in order on the current stream.
+
+Memory comes from torch's allocator, so it is reused in the order of the stream: temporaries live for the call, what is
+saved for a backward until that lets go. Everything here but the launch itself works on any device of torch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from isthmus.dialects.program import Buffer, Program, numbers
+from isthmus.runtime import library
+from isthmus.runtime.arena import ArenaPool, Lease
+from isthmus.runtime.arguments import Arguments
+from isthmus.runtime.call import kernel_error
+from isthmus.runtime.convention import Value
+from isthmus.runtime.device_steps import Actions, Frame, Kernel
+from isthmus.runtime.interpret_table import DTYPES
+from isthmus.runtime.torch_private import current_stream, device_is_current, no_dispatch_modes
+from isthmus.sizes import evaluate
+
+
+class DeviceProgram:
+    """One direction on a device: takes arguments, gives results as fresh tensors. Safe to call from several threads."""
+
+    fresh = True
+
+    def __init__(self, program: Program, kernels: Mapping[str, Kernel], device: torch.device) -> None:
+        self.program = program
+        self.device = device
+        self._kernels = kernels
+        self.native = not self.fallbacks
+        self.takes = Arguments(program, device)
+        self._arenas = ArenaPool(keep=0, device=str(device))
+        self._words: Tensor | None = None
+        self._lock = threading.Lock()
+        self._actions = Actions(program, kernels, device, self._raise_errors)
+
+    # ---- the protocol of executables
+
+    def __call__(self, arguments: list[Value], /) -> list[Tensor]:
+        """Run; gives all results, saved intermediates as tensors of their own."""
+        results, lease = self._call(arguments, None, everything=True)
+        del lease  # its memory stays with the views
+        return results
+
+    def save_in_arena(self, arguments: list[Value], /) -> tuple[list[Tensor], Lease | None]:
+        """Run; gives the results that the caller keeps, and the arena with the rest."""
+        return self._call(arguments, None)
+
+    def run_from_arena(self, arguments: list[Value], arena: Tensor, /) -> list[Tensor]:
+        """Run with the saved intermediates where the forward left them."""
+        return self._call(arguments, arena)[0]
+
+    @property
+    def sizes_wanted(self) -> tuple[str, ...]:
+        """Symbols whose values follow the arguments of `run_from_arena`."""
+        return tuple(source.name for source in self.program.extra_sizes)
+
+    @property
+    def saves_in_arena(self) -> bool:
+        """Whether all that is saved, but arguments and results, is in the arena."""
+        kept = {b.place for b in self.program.results[: self.program.kept]}
+        rest = self.program.results[self.program.kept :]
+        return all(b.place.kind in ("saved", "argument") or b.place in kept for b in rest)
+
+    @property
+    def fallbacks(self) -> tuple[tuple[str, str], ...]:
+        """What is neither machine code of ours nor a library call that may be one: name and reason."""
+        kernels = tuple((name, k.reason) for name, k in self._kernels.items() if k.launch is None)
+        calls = dict.fromkeys(c.symbol for c in self.program.library_calls if not library.is_allowed(c))
+        return kernels + tuple((symbol, "a library call") for symbol in calls)
+
+    # ---- calls
+
+    def _call(
+        self, arguments: list[Value], arena: Tensor | None, *, everything: bool = False
+    ) -> tuple[list[Tensor], Lease | None]:
+        with no_dispatch_modes(), torch.no_grad(), self._on_device():
+            values = self.takes.checked(arguments, arena)
+            sizes = self.takes.sizes(values)
+            self.takes.check_sizes(values, sizes)
+            frame, lease = self.prepare(values, sizes, arena)
+            with torch.autocast(self.device.type, enabled=False) if self.program.library_calls else nullcontext():
+                self.execute(frame)
+            self._return_moved(arguments, values)
+            wanted = self.program.results if everything else self.program.results[: self.program.kept]
+            return [self.result(b, frame) for b in wanted], lease
+
+    def _on_device(self) -> AbstractContextManager[object]:
+        if self.device.type != "cuda" or device_is_current(self.device):
+            return nullcontext()
+        return torch.cuda.device(self.device)
+
+    def prepare(self, values: list[Value], sizes: dict[str, int], arena: Tensor | None) -> tuple[Frame, Lease | None]:
+        """Give a call its memory."""
+        program = self.program
+        frame = Frame(values, sizes)
+        lease = None
+        if arena is None and (program.saved_at or program.saved_bytes):
+            lease = self._arenas.lend(evaluate(program.saved_bytes, sizes))
+            arena = lease.tensor
+        frame.saved = arena
+        for buffer in program.results:
+            at = buffer.place.at
+            if buffer.place.kind == "output" and isinstance(at, int) and at not in frame.outputs:
+                shape, strides = numbers(buffer.shape, sizes), numbers(buffer.strides, sizes)
+                made = torch.empty_strided(shape, strides, dtype=DTYPES[buffer.dtype], device=self.device)
+                frame.outputs[at] = made
+        needed = evaluate(program.temporary_bytes, sizes)
+        if needed:
+            frame.temporary = torch.empty(needed, dtype=torch.uint8, device=self.device)
+        return frame, lease
+
+    def execute(self, frame: Frame) -> None:
+        """Run the steps on the current stream, then raise what a kernel found."""
+        frame.stream = current_stream(self.device)
+        if not self._actions.failing:
+            self._actions.run(frame)
+            return
+        with self._lock:  # the words are one call's at a time
+            if self._words is None:
+                self._words = torch.zeros(2 * len(self._actions.failing), dtype=torch.int64, device=self.device)
+            frame.error_words = self._words.data_ptr()
+            self._actions.run(frame)
+            self._raise_errors(frame)
+
+    def result(self, buffer: Buffer, frame: Frame) -> Tensor:
+        """One result of a call."""
+        kind, at = buffer.place.kind, buffer.place.at
+        if kind == "output":
+            return frame.outputs[cast(int, at)]
+        if kind == "argument":
+            return cast(Tensor, frame.arguments[cast(int, at)])
+        return frame.handles[cast(int, at)] if kind == "handle" else frame.tensor(buffer)
+
+    def _raise_errors(self, frame: Frame) -> None:
+        """Wait for the launches so far and raise what the first failed one found, as eager does."""
+        if self._words is None:
+            return
+        for step, word in zip(self._actions.failing, self._words.tolist()[::2], strict=True):
+            if word:
+                self._words.zero_()
+                error = kernel_error(step, word, frame.sizes)
+                if step.location is not None:
+                    error.add_note(f"from {step.location}")
+                raise error
+
+    def _return_moved(self, given: list[Value], taken: list[Value]) -> None:
+        """Numbers of the host that the program overwrites get their new value."""
+        for k in self.takes.written:
+            if k < len(given) and isinstance(original := given[k], Tensor) and original.device != self.device:
+                original.copy_(cast(Tensor, taken[k]))

@@ -1,0 +1,272 @@
+"""The steps of a program on a device, prepared: each becomes a function of the running call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from isthmus.dialects.program import (
+    Branch,
+    Buffer,
+    Copy,
+    Exchange,
+    KernelCall,
+    LibraryCall,
+    Loop,
+    Place,
+    Program,
+    Step,
+    flat,
+    numbers,
+    touched,
+)
+from isthmus.runtime.arguments import typed
+from isthmus.runtime.convention import Value
+from isthmus.runtime.device_library import library_call
+from isthmus.runtime.interpret_table import DTYPES
+from isthmus.sizes import evaluate
+
+
+class Launch(Protocol):
+    """Runs one kernel on buffers at these addresses, on a stream."""
+
+    def __call__(self, pointers: list[int], sizes: Mapping[str, int], symbols: Sequence[str], stream: int) -> None:
+        """The pointers are those of the call's buffers, then that of the error word where it can fail."""
+        ...
+
+
+class OnTensors(Protocol):
+    """Runs one kernel by torch's own operators; gives the results as new tensors."""
+
+    def __call__(self, operands: Sequence[Tensor], sizes: Mapping[str, int]) -> Sequence[Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """How one kernel is run: by machine code, or (and then why) by torch's operators."""
+
+    launch: Launch | None = None
+    on_tensors: OnTensors | None = None
+    reason: str = ""
+
+
+class Frame:
+    """One call while it runs: where everything is."""
+
+    __slots__ = ("arguments", "error_words", "handles", "outputs", "saved", "sizes", "stream", "temporary")
+
+    def __init__(self, arguments: list[Value], sizes: dict[str, int]) -> None:
+        self.arguments = arguments
+        self.sizes = sizes
+        self.outputs: dict[int, Tensor] = {}
+        self.temporary: Tensor | None = None
+        self.saved: Tensor | None = None
+        self.handles: dict[int, Tensor] = {}
+        self.stream = 0
+        self.error_words = 0
+
+    def _base(self, place: Place) -> Tensor:
+        at = cast(int, place.at)
+        if place.kind == "argument":
+            return cast(Tensor, self.arguments[at])
+        if place.kind == "output":
+            return self.outputs[at]
+        if place.kind == "handle":
+            return self.handles[at]
+        arena = self.temporary if place.kind == "temporary" else self.saved
+        assert arena is not None
+        return arena
+
+    def pointer(self, buffer: Buffer) -> int:
+        """The address of a buffer's first element."""
+        place, offset = buffer.place, buffer.offset
+        address = self._base(place).data_ptr()
+        if place.kind in ("temporary", "saved"):
+            address += place.at if isinstance(place.at, int) else evaluate(place.at, self.sizes)
+        return address if offset == 0 else address + evaluate(offset, self.sizes) * DTYPES[buffer.dtype].itemsize
+
+    def tensor(self, buffer: Buffer) -> Tensor:
+        """A buffer as a tensor."""
+        shape, strides = numbers(buffer.shape, self.sizes), numbers(buffer.strides, self.sizes)
+        base, dtype = self._base(buffer.place), DTYPES[buffer.dtype]
+        offset = evaluate(buffer.offset, self.sizes)
+        if buffer.place.kind in ("temporary", "saved"):
+            start = evaluate(buffer.place.at, self.sizes)
+            return typed(base, start + offset * dtype.itemsize, dtype, shape, strides)
+        if not offset and base.shape == shape and base.stride() == strides:
+            return base
+        return base.as_strided(shape, strides, int(base.storage_offset()) + offset)
+
+
+Action: TypeAlias = Callable[[Frame], None]
+
+
+class Actions:
+    """Prepares the steps of one program."""
+
+    def __init__(
+        self, program: Program, kernels: Mapping[str, Kernel], device: torch.device, check: Callable[[Frame], None]
+    ) -> None:
+        self.failing = [s for s in flat(program.steps) if isinstance(s, KernelCall) and s.checks is not None]
+        """The launches that can fail, in the order of their error words."""
+        self._word = {id(s): 16 * k for k, s in enumerate(self.failing)}
+        self._given = {r.place.at for r in program.results if r.place.kind == "handle"}
+        self._kernels, self._device, self._check = kernels, device, check
+        self._unsure = False
+        self.run = self._sequence(program.steps, top=True)
+
+    def _sequence(self, steps: Sequence[Step], *, top: bool = False) -> Action:
+        """One after the other; tensors that library calls made go after their last use."""
+        actions: list[Action] = []
+        dying = _last_uses(steps, self._given) if top else {}
+        for number, step in enumerate(steps):
+            actions.extend(self._actions(step))
+            if number in dying:
+                actions.append(_forget(dying[number]))
+
+        def run(frame: Frame) -> None:
+            for action in actions:
+                action(frame)
+
+        return run
+
+    def _actions(self, step: Step) -> list[Action]:
+        if isinstance(step, KernelCall):
+            return self._kernel_call(step)
+        if isinstance(step, LibraryCall):
+            return [_library(step)]
+        if isinstance(step, Copy):
+            return [lambda frame: _copy(frame, step)]
+        if isinstance(step, Exchange):
+            return [lambda frame: _exchange(frame, step)]
+        return [self._branch(step) if isinstance(step, Branch) else self._loop(step)]
+
+    # ---- kernels
+
+    def _kernel_call(self, step: KernelCall) -> list[Action]:
+        """The launch; before a first write to the caller's tensors, what can have failed is looked at."""
+        found: list[Action] = []
+        writes = any(b.place.kind == "argument" for b in step.buffers[step.reads :])
+        if writes and self._unsure:
+            found.append(self._check)
+            self._unsure = False
+        kernel = self._kernels[step.symbol]
+        if kernel.launch is not None:
+            found.append(self._launch(step, kernel.launch))
+            self._unsure |= step.checks is not None
+        else:
+            assert kernel.on_tensors is not None
+            found.append(_on_tensors(step, kernel.on_tensors, self._device))
+        return found
+
+    def _launch(self, step: KernelCall, launch: Launch) -> Action:
+        buffers, symbols = step.buffers, step.symbols
+        word = self._word.get(id(step))
+
+        def run(frame: Frame) -> None:
+            pointers = [frame.pointer(b) for b in buffers]
+            if word is not None:
+                pointers.append(frame.error_words + word)
+            launch(pointers, frame.sizes, symbols, frame.stream)
+
+        return run
+
+    # ---- control flow
+
+    def _branch(self, step: Branch) -> Action:
+        then, otherwise = self._sequence(step.then), self._sequence(step.otherwise)
+
+        def run(frame: Frame) -> None:
+            (then if frame.tensor(step.condition).item() else otherwise)(frame)
+
+        return run
+
+    def _loop(self, step: Loop) -> Action:
+        condition, body = self._sequence(step.condition), self._sequence(step.body)
+        flag = step.flag
+
+        def repeat(frame: Frame) -> None:
+            while True:
+                condition(frame)
+                if flag is None or not frame.tensor(flag).item():
+                    return
+                body(frame)
+
+        def count(frame: Frame) -> None:
+            turns = range(evaluate(step.count, frame.sizes))
+            for turn in reversed(turns) if step.reverse else turns:
+                frame.sizes[step.variable] = turn
+                body(frame)
+
+        return count if flag is None else repeat
+
+
+def _on_tensors(step: KernelCall, run_kernel: OnTensors, device: torch.device) -> Action:
+    reads = step.reads
+
+    def run(frame: Frame) -> None:
+        operands = [frame.tensor(b) for b in step.buffers[:reads]]
+        with torch.device(device):
+            made = run_kernel(operands, frame.sizes)
+        for result, buffer in zip(made, step.buffers[reads:], strict=True):
+            frame.tensor(buffer).copy_(result)
+
+    return run
+
+
+def _library(step: LibraryCall) -> Action:
+    call = library_call(step)
+
+    def run(frame: Frame) -> None:
+        operands = [frame.tensor(b) for b in step.operands]
+        targets = [None if b.place.kind == "handle" else frame.tensor(b) for b in step.results]
+        try:
+            made = call(operands, targets, frame.sizes)
+        except Exception as error:
+            if step.location is not None:
+                error.add_note(f"in '{step.symbol}' from {step.location}")
+            raise
+        for buffer, result in zip(step.results, made, strict=True):
+            if buffer.place.kind == "handle":
+                frame.handles[cast(int, buffer.place.at)] = result
+
+    return run
+
+
+def _copy(frame: Frame, step: Copy) -> None:
+    frame.tensor(step.target).copy_(frame.tensor(step.source))
+
+
+def _exchange(frame: Frame, step: Exchange) -> None:
+    """Every source is read before any target is written."""
+    sources = [frame.tensor(c.source) for c in step.copies]
+    if len(sources) > 1:
+        sources = [s.clone() for s in sources]
+    for source, copy in zip(sources, step.copies, strict=True):
+        frame.tensor(copy.target).copy_(source)
+
+
+def _forget(numbers_: Sequence[int]) -> Action:
+    def run(frame: Frame) -> None:
+        for number in numbers_:
+            frame.handles.pop(number, None)
+
+    return run
+
+
+def _last_uses(steps: Sequence[Step], given: set[object]) -> dict[int, list[int]]:
+    """Step -> the tensors made by library calls that nothing after it touches and that are no results."""
+    last: dict[int, int] = {}
+    for number, step in enumerate(steps):
+        for part in flat([step]):
+            for buffer in touched(part):
+                if buffer.place.kind == "handle" and buffer.place.at not in given:
+                    last[cast(int, buffer.place.at)] = number
+    found: dict[int, list[int]] = {}
+    for handle, number in last.items():
+        found.setdefault(number, []).append(handle)
+    return found
