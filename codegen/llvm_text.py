@@ -189,13 +189,15 @@ class Module:
         self._declarations: dict[str, str] = {}
         self._globals: list[str] = []
         self._functions: list[str] = []
+        self.own: set[str] = set()
+        """Names of the functions that it has, or will have."""
         self._loops = 0
         width = f' "prefer-vector-width"="{vector_bits}"' if vector_bits else ""
         self._attributes = f'attributes #0 = {{ nounwind "no-trapping-math"="true"{width} }}'
 
     def declare(self, name: str, result: Type, arguments: Sequence[Type]) -> None:
-        """Declare an external function or an intrinsic once."""
-        if name not in self._declarations:
+        """Declare a function or an intrinsic once; one that the module itself has needs none."""
+        if name not in self._declarations and name not in self.own:
             args = ", ".join(a.text for a in arguments)
             self._declarations[name] = f"declare {result.text} @{name}({args})"
 
@@ -245,6 +247,7 @@ class Function:
     ) -> None:
         """`attributes` follow those of the module, `of_arguments` the type of each argument."""
         self.module = module
+        module.own.add(name)
         self.arguments = tuple(Value(self, f"%{n}", t) for n, t in arguments)
         self._head = f"define {linkage + ' ' if linkage else ''}{result.text} @{name}"
         self._attributes = f"#0 {attributes}".rstrip()

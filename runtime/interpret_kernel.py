@@ -29,7 +29,7 @@ from isthmus.runtime.interpret_table import TABLE, Frame, Value, evaluates, know
 class _Point:
     """All points of one kernel at once."""
 
-    op: kernel.FusedOp
+    op: kernel.LoopNest
     operands: Sequence[Tensor]
     results: list[Tensor]
     frame: Frame
@@ -65,10 +65,10 @@ class _Point:
         return x.expand(self.sizes)
 
 
-@evaluates(kernel.FusedOp)
+@evaluates(kernel.FusedOp, kernel.ContractOp)
 def fused(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequence[Value]:
     """Run the body once for all points."""
-    assert isinstance(op, kernel.FusedOp)
+    assert isinstance(op, kernel.LoopNest)
     results: list[Tensor] = []
     for result, initial in zip(op.results, op.initial_, strict=True):
         if initial is not None:
@@ -137,6 +137,16 @@ def _reduce(point: _Point, op: Operation, arguments: Sequence[Tensor]) -> Sequen
     for d in dims:
         y = y.unsqueeze(d)
     return (y,)
+
+
+def _dot(point: _Point, op: Operation, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Factors vary along batch, m, k and along batch, n, k: a product of matrices."""
+    assert isinstance(op, kernel.DotOp)
+    *batch, m, n, k = point.sizes
+    a, b = arguments
+    a, b = a.expand(*a.shape[:-1], k).squeeze(-2), b.expand(*b.shape[:-1], k).squeeze(-3)
+    y = torch.matmul(a, b.transpose(-1, -2))
+    return (y.expand(*(n if y.shape[d] == 1 else y.shape[d] for d, n in enumerate((*batch, m, n)))).unsqueeze(-1),)
 
 
 def _arg_reduce(point: _Point, kind: str, dims: tuple[int, ...], arguments: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -214,6 +224,7 @@ _BODY: dict[type[Operation], Callable[[_Point, Operation, Sequence[Tensor]], Seq
     kernel.CheckOp: _check,
     kernel.RngOp: _rng,
     kernel.ReduceOp: _reduce,
+    kernel.DotOp: _dot,
     kernel.CumulativeOp: _cumulative,
     kernel.StoreOp: _store,
     kernel.AccumulateOp: _accumulate,

@@ -19,7 +19,7 @@ from isthmus.diagnostics import UnsupportedError
 from isthmus.dialects import kernel as k
 from isthmus.dialects.kernel import Expr
 from isthmus.dialects.kernel.index import Atom
-from isthmus.dialects.kernel.ops import lit, number
+from isthmus.dialects.kernel.ops import lit
 from isthmus.dialects.target import Target
 from isthmus.ir import Literal
 from isthmus.sizes import Dim
@@ -65,8 +65,9 @@ class Plan:
     """The loops of one kernel for one target."""
 
     def __init__(self, kernel: k.FusedOp, target: Target) -> None:
-        self.kernel = kernel
+        self.kernel: k.LoopNest = kernel
         self.sizes = kernel.sizes_
+        self.starts = k.starts(kernel)
         self.levels = k.levels(kernel)
         self.varying = k.varying(kernel)
         vector = lit(kernel, "vector")
@@ -240,14 +241,11 @@ class Plan:
 
     def _access(self, op: k.LoadOp | k.SinkOp) -> Access:
         kernel = self.kernel
-        if isinstance(op, k.LoadOp):
-            buffer, value = number(op, "operand"), kernel.inputs[number(op, "operand")]
-            values = op.index_values
-        else:
-            buffer = len(kernel.inputs) + number(op, "result")
-            value = k.result_of(kernel, op)
-            values = op.index_values if isinstance(op, k.StoreOp) else ()
-        (offset,) = k.linear_map(kernel, op).data
+        buffer = k.buffer_of(kernel, op)
+        value = kernel.inputs[buffer] if isinstance(op, k.LoadOp) else k.result_of(kernel, op)
+        values = op.index_values if isinstance(op, (k.LoadOp, k.StoreOp)) else ()
+        (linear,) = k.linear_map(kernel, op).data
+        offset = linear - self.starts[buffer]
         partition = k.strides_of(value)[0] if isinstance(op, k.AccumulateOp) else 0
         stride = 0 if self.vector is None else offset.coefficient(self.vector)
         late = offset.part(self._is_late)

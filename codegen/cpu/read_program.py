@@ -205,7 +205,7 @@ class _Reader:
             self._steps.append(Copy(source, replace(target, shape=source.shape, strides=row_major)))
 
     def _fused(self, op: Operation) -> None:
-        assert isinstance(op, kernel.FusedOp)
+        assert isinstance(op, kernel.LoopNest)
         operands = [self._buffers[v] for v in ir.operands_of(op)]
         results = self._place(op)
         for source, target in zip(op.initial_, results, strict=True):
@@ -214,10 +214,11 @@ class _Reader:
         checks = None
         if kernel.can_fail(op):
             checks = tuple((_number(c.dim), cast(Dim, c.bound.data)) for c in kernel.checks(op))
+        pairs = zip((*operands, *results), kernel.starts(op), strict=True)
         self._steps.append(
             KernelCall(
                 symbol=_name(op),
-                buffers=(*operands, *results),
+                buffers=tuple(replace(b, offset=b.offset + start) for b, start in pairs),
                 reads=len(operands),
                 symbols=op.symbols_,
                 partitions=1 if op.partitions_ is None else op.partitions_,
@@ -299,6 +300,7 @@ class _Reader:
 
 _READ: dict[type[Operation], Callable[[_Reader, Operation], None]] = {
     kernel.FusedOp: _Reader._fused,  # pyright: ignore[reportPrivateUsage]
+    kernel.ContractOp: _Reader._fused,  # pyright: ignore[reportPrivateUsage]
     kernel.ExternOp: _Reader._extern,  # pyright: ignore[reportPrivateUsage]
     kernel.ReshapeOp: _Reader._reshape,  # pyright: ignore[reportPrivateUsage]
     prim.CondOp: _Reader._cond,  # pyright: ignore[reportPrivateUsage]
@@ -320,10 +322,10 @@ def _slice(buffer: Buffer, turn: Dim) -> Buffer:
     return replace(buffer, shape=buffer.shape[1:], strides=buffer.strides[1:], offset=offset)
 
 
-_names: WeakKeyDictionary[kernel.FusedOp, str] = WeakKeyDictionary()
+_names: WeakKeyDictionary[kernel.LoopNest, str] = WeakKeyDictionary()
 
 
-def _name(op: kernel.FusedOp) -> str:
+def _name(op: kernel.LoopNest) -> str:
     """The name of a kernel's function, which tells its code; a planned kernel does not change any more."""
     name = _names.get(op)
     if name is None:
@@ -353,10 +355,10 @@ def _bytes(attribute: Attribute | None) -> Dim:
     return cast(Dim, attribute.data)
 
 
-def kernels_of(func: FuncOp) -> dict[str, kernel.FusedOp]:
+def kernels_of(func: FuncOp) -> dict[str, kernel.LoopNest]:
     """Give one kernel per name that the function's program calls, in order of first use."""
-    found: dict[str, kernel.FusedOp] = {}
+    found: dict[str, kernel.LoopNest] = {}
     for op in kernel.launches(func):
-        if isinstance(op, kernel.FusedOp):
+        if isinstance(op, kernel.LoopNest):
             found.setdefault(_name(op), op)
     return found

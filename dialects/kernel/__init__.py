@@ -1,6 +1,7 @@
 """The kernel dialect: one op per launch, with its iteration space, index maps, scalar body and every decision.
 
-`FusedOp` is one loop nest, `ExternOp` a library call; `Map` says where a point reads and writes.
+`FusedOp` is one loop nest, `ContractOp` a matrix product with what is computed around it, `ExternOp` a library call;
+`Map` says where a point reads and writes.
 """
 
 from xdsl.ir import Dialect
@@ -18,6 +19,7 @@ from isthmus.dialects.kernel.body import (
     BodyOp,
     CheckOp,
     CumulativeOp,
+    DotOp,
     IndexOp,
     LoadOp,
     ReduceOp,
@@ -26,6 +28,7 @@ from isthmus.dialects.kernel.body import (
     StoreOp,
 )
 from isthmus.dialects.kernel.facts import (
+    buffer_of,
     can_fail,
     checks,
     key,
@@ -34,12 +37,13 @@ from isthmus.dialects.kernel.facts import (
     linear_map,
     points,
     result_of,
+    starts,
     strides_of,
     varying,
 )
 from isthmus.dialects.kernel.index import Bounds, Expr, constant, dim, is_nonnegative, sizes_as_bounds, value
 from isthmus.dialects.kernel.map import Map
-from isthmus.dialects.kernel.ops import ExternOp, FusedOp, LaunchOp, ReshapeOp
+from isthmus.dialects.kernel.ops import ContractOp, ExternOp, FusedOp, LaunchOp, LoopNest, ReshapeOp
 
 KERNEL = Dialect("kernel", list(KERNEL_OPS), [Map])
 
@@ -54,7 +58,9 @@ __all__ = [
     "BodyOp",
     "Bounds",
     "CheckOp",
+    "ContractOp",
     "CumulativeOp",
+    "DotOp",
     "Expr",
     "ExternOp",
     "FusedOp",
@@ -62,12 +68,14 @@ __all__ = [
     "KernelOp",
     "LaunchOp",
     "LoadOp",
+    "LoopNest",
     "Map",
     "ReduceOp",
     "ReshapeOp",
     "RngOp",
     "SinkOp",
     "StoreOp",
+    "buffer_of",
     "can_fail",
     "checks",
     "constant",
@@ -80,6 +88,7 @@ __all__ = [
     "points",
     "result_of",
     "sizes_as_bounds",
+    "starts",
     "strides_of",
     "value",
     "varying",

@@ -148,7 +148,7 @@ class CheckOp(BodyOp):
 
 @kernel_op
 class RngOp(BodyOp):
-    """y = Philox4x32-10(key, counter): uniform in [0, 1), or 32 random bits as i64; as prim.rng"""
+    """y = number q of Philox4x32-10(key, ·): uniform in [0, 1), or 32 random bits as i64; as prim.rng, q = %q"""
 
     name = "kernel.rng"
     inputs = var_operand_def()
@@ -157,7 +157,7 @@ class RngOp(BodyOp):
     traits = traits_def(Pure())
 
     def check(self) -> None:
-        require(dtypes_of(ir.operands_of(self)) == ["i64", "i64"], "wants a key and a counter, both i64")
+        require(dtypes_of(ir.operands_of(self)) == ["i64", "i64"], "wants a key and a position, both i64")
         word(self, "kind", ("uniform", "bits"))
 
 
@@ -186,6 +186,36 @@ class ReduceOp(BodyOp):
         require(isinstance(dims, tuple) and bool(dims), "dims are missing")
         for d in cast(tuple[int, ...], dims):
             require(0 <= d < len(classes) and classes[d] == "row", lambda d=d: f"dim {d} is no row dim")
+
+
+@kernel_op
+class DotOp(BodyOp):
+    """y = Σ a·b over the dims of class `k`; a may not depend on the dim `n`, nor b on `m`; y is at the next level.
+
+    The sum has the dtype of a and b. Only a kernel.contract has one, and exactly one.
+    """
+
+    name = "kernel.dot"
+    inputs = var_operand_def()
+    dims = prop_def(Literal)
+    y = result_def()
+    traits = traits_def(Pure())
+
+    @property
+    def a(self) -> SSAValue:
+        """The factor that varies along m."""
+        return ir.operands_of(self)[0]
+
+    @property
+    def b(self) -> SSAValue:
+        """The factor that varies along n."""
+        return ir.operands_of(self)[1]
+
+    def check(self) -> None:
+        dtypes = dtypes_of(ir.operands_of(self))
+        require(dtypes == [ir.dtype_of(self.y)] * 2, "wants two operands of the result's dtype")
+        dims = tuple(d for d, c in enumerate(self.kernel.classes_) if c == "k")
+        require(bool(dims) and lit(self, "dims") == dims, "dims are the k dims of a kernel.contract")
 
 
 @kernel_op
@@ -274,7 +304,7 @@ class AccumulateOp(SinkOp):
         result = kernel.results[at]
         require(dtypes_of(ir.operands_of(self)) == [ir.dtype_of(result)], "wants one operand of the result's dtype")
         self.check_map(self.map, len(ir.shape_of(result)) - 1, 0, f"result {at} without its partitions")
-        rows = all(kernel.classes_[d] == "row" for d in self.map.dims())
+        rows = all(kernel.classes_[d] in ("row", "n") for d in self.map.dims())
         require(rows, "the map of an accumulation reads row dims only")
         partitions = kernel.partitions_
         fits = partitions is None or ir.shape_of(result)[0] == partitions

@@ -6,12 +6,12 @@ import hashlib
 from typing import cast
 
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
 from isthmus import ir
-from isthmus.dialects.kernel.body import CheckOp, CumulativeOp, LoadOp, ReduceOp, SinkOp
+from isthmus.dialects.kernel.body import AccumulateOp, CheckOp, CumulativeOp, DotOp, LoadOp, ReduceOp, SinkOp
 from isthmus.dialects.kernel.map import Map
-from isthmus.dialects.kernel.ops import ExternOp, FusedOp
+from isthmus.dialects.kernel.ops import ContractOp, ExternOp, FusedOp, LoopNest
 from isthmus.dialects.prim import DivOp, RemOp
 from isthmus.ir import Literal, Shape
 from isthmus.sizes import Dim, Size
@@ -26,14 +26,14 @@ def strides_of(value: SSAValue) -> Shape:
             strides = func.arg_attrs.data[number].data.get("isthmus.strides")
             if isinstance(strides, Literal):
                 return cast(Shape, strides.data)
-    elif isinstance(owner, (FusedOp, ExternOp)) and owner.layouts is not None:
+    elif isinstance(owner, (FusedOp, ContractOp, ExternOp)) and owner.layouts is not None:
         strides = cast(tuple[Shape | None, ...], owner.layouts.data)[owner.results.index(value)]  # pyright: ignore
         if strides is not None:
             return strides
     return ir.contiguous_strides(ir.shape_of(value))
 
 
-def levels(kernel: FusedOp) -> dict[Operation, int]:
+def levels(kernel: LoopNest) -> dict[Operation, int]:
     """Give each body op the number of the row walk that it takes part in.
 
     level(op) = the largest level of what it reads; one more for what reads a reduction. A reduction itself and a
@@ -44,12 +44,12 @@ def levels(kernel: FusedOp) -> dict[Operation, int]:
         level = 0
         for operand in ir.operands_of(op):
             maker = cast(Operation, operand.owner)
-            level = max(level, found[maker] + isinstance(maker, ReduceOp))
+            level = max(level, found[maker] + isinstance(maker, (ReduceOp, DotOp)))
         found[op] = level
     return found
 
 
-def varying(kernel: FusedOp) -> dict[SSAValue, frozenset[int]]:
+def varying(kernel: LoopNest) -> dict[SSAValue, frozenset[int]]:
     """Give the dims of the space that each body value depends on."""
     found: dict[SSAValue, frozenset[int]] = {}
     for op in kernel.block.ops:
@@ -57,7 +57,7 @@ def varying(kernel: FusedOp) -> dict[SSAValue, frozenset[int]]:
         map_ = op.properties.get("map")
         if isinstance(map_, Map):
             dims |= map_.dims()
-        if isinstance(op, ReduceOp):
+        if isinstance(op, (ReduceOp, DotOp)):
             dims -= frozenset(cast(tuple[int, ...], op.dims.data))
         elif isinstance(op, CumulativeOp):
             dims |= {cast(int, op.dim.data)}
@@ -66,7 +66,35 @@ def varying(kernel: FusedOp) -> dict[SSAValue, frozenset[int]]:
     return found
 
 
-def linear_map(kernel: FusedOp, op: LoadOp | SinkOp) -> Map:
+LINE = 64
+"""Bytes: a start is a multiple, so that what is aligned stays so."""
+
+
+def starts(kernel: LoopNest) -> tuple[int, ...]:
+    """Give per operand, then per result, the element from which the kernel's code counts.
+
+    It is the constant of the first access, in whole lines: a slice of a larger tensor is then read by the same code,
+    wherever it lies. Who calls the kernel adds it to the pointer. An accumulation fills all of its result first.
+    """
+    found: dict[int, int] = {}
+    for op in kernel.block.ops:
+        if isinstance(op, (LoadOp, SinkOp)) and (buffer := buffer_of(kernel, op)) not in found:
+            (linear,) = linear_map(kernel, op).data
+            value = kernel.inputs[buffer] if isinstance(op, LoadOp) else result_of(kernel, op)
+            line = LINE // ir.itemsize(ir.dtype_of(value))
+            is_slice = isinstance(linear.constant, int) and not isinstance(op, AccumulateOp)
+            found[buffer] = linear.constant // line * line if is_slice else 0
+    return tuple(found.get(k, 0) for k in range(len(kernel.inputs) + len(kernel.results)))
+
+
+def buffer_of(kernel: LoopNest, op: LoadOp | SinkOp) -> int:
+    """Give the number of the buffer that an access touches: operands come first, then results."""
+    if isinstance(op, LoadOp):
+        return cast(int, op.operand.data)
+    return len(kernel.inputs) + cast(int, cast(Literal, op.properties["result"]).data)
+
+
+def linear_map(kernel: LoopNest, op: LoadOp | SinkOp) -> Map:
     """Give the position in elements that a load or store touches, as a map of one index."""
     value = kernel.inputs[cast(int, op.operand.data)] if isinstance(op, LoadOp) else result_of(kernel, op)
     map_ = cast(Map, op.properties["map"])
@@ -74,17 +102,17 @@ def linear_map(kernel: FusedOp, op: LoadOp | SinkOp) -> Map:
     return Map.of((map_.linear(strides),))
 
 
-def result_of(kernel: FusedOp, op: SinkOp) -> SSAValue:
+def result_of(kernel: LoopNest, op: SinkOp) -> SSAValue:
     """Give the result that a sink writes."""
     return kernel.results[cast(int, cast(Literal, op.properties["result"]).data)]
 
 
-def checks(kernel: FusedOp) -> tuple[CheckOp, ...]:
+def checks(kernel: LoopNest) -> tuple[CheckOp, ...]:
     """Give the index checks of a kernel in order: error n is that of check n - 1."""
     return tuple(op for op in kernel.block.ops if isinstance(op, CheckOp))
 
 
-def can_fail(kernel: FusedOp) -> bool:
+def can_fail(kernel: LoopNest) -> bool:
     """Tell whether the kernel gets an error word: it checks an index or divides integers."""
     return any(
         isinstance(op, CheckOp) or (isinstance(op, (DivOp, RemOp)) and ir.is_integer(ir.dtype_of(op.results[0])))
@@ -92,24 +120,30 @@ def can_fail(kernel: FusedOp) -> bool:
     )
 
 
-def key(kernel: FusedOp) -> str:
+def key(kernel: LoopNest) -> str:
     """Give a digest that two kernels share iff the same code serves both.
 
-    It holds the body with values numbered in order, every decision, and types and strides of the buffers; not
-    where buffers live, which values they are, or how symbols are called.
+    It holds the body with values numbered in order, every decision, and what is touched of the buffers, counted from
+    their starts; not where buffers live, what lies around, which values they are, or how symbols are called.
     """
     symbols = {name: f"s{k}" for k, name in enumerate(kernel.symbols_)}
-    parts: list[str] = []
-    names = ("sizes", "classes", "initial", "partitions", "vector", "width", "unroll")
+    parts: list[str] = [kernel.name]
+    names = ("sizes", "classes", "initial", "partitions", "vector", "width", "unroll", "grid", "tile", "block")
     for name in (*names, "threads", "group", "chunk"):
         literal = kernel.properties.get(name)
         parts.append(f"{name}={_text(literal, symbols)}")
-    for value in (*kernel.inputs, *kernel.results):
-        strides = Literal.of((ir.shape_of(value), strides_of(value)))
-        parts.append(f"{ir.dtype_of(value)}{_text(strides, symbols)}")
+    first = starts(kernel)
+    parts.append(" ".join(ir.dtype_of(value) for value in (*kernel.inputs, *kernel.results)))
     numbers: dict[SSAValue, int] = {}
     for op in kernel.block.ops:
-        entries = ", ".join(f"{k}={_text(a, symbols)}" for k, a in {**op.properties, **op.attributes}.items())
+        facts: dict[str, Attribute] = {**op.properties, **op.attributes}
+        if isinstance(op, (LoadOp, SinkOp)):
+            (linear,) = linear_map(kernel, op).data
+            facts["map"] = Map.of((linear - first[buffer_of(kernel, op)],))
+        if isinstance(op, AccumulateOp):  # fills its partition's part of the result
+            result = result_of(kernel, op)
+            facts["filled"] = Literal.of((ir.shape_of(result), strides_of(result)))
+        entries = ", ".join(f"{k}={_text(a, symbols)}" for k, a in facts.items())
         operands = " ".join(str(numbers[v]) for v in ir.operands_of(op))
         types = " ".join(ir.dtype_of(r) for r in op.results)
         parts.append(f"{op.name} {operands} {{{entries}}} {types}")
@@ -133,12 +167,12 @@ def _renamed(value: ir.LiteralValue, symbols: dict[str, str]) -> ir.LiteralValue
     return tuple(_renamed(v, symbols) for v in value) if isinstance(value, tuple) else value
 
 
-def launches(func: FuncOp) -> list[FusedOp | ExternOp]:
+def launches(func: FuncOp) -> list[LoopNest | ExternOp]:
     """Give the kernels and library calls of a function in order, those in regions of control flow included."""
-    return [op for op in func.walk() if isinstance(op, (FusedOp, ExternOp))]
+    return [op for op in func.walk() if isinstance(op, (FusedOp, ContractOp, ExternOp))]
 
 
-def points(kernel: FusedOp) -> Dim:
+def points(kernel: LoopNest) -> Dim:
     """Give the number of parallel points."""
     total: Dim = 1
     for d in kernel.parallel:

@@ -8,7 +8,7 @@ that it depends on; what a reduction gives is known only after its row has been 
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TypeAlias, cast
 
 from xdsl.ir import Block, SSAValue
 from xdsl.irdl import (
@@ -30,7 +30,7 @@ from isthmus.dialects.kernel.base import (
     number,
     require,
 )
-from isthmus.dialects.kernel.body import BodyOp, SinkOp, Space
+from isthmus.dialects.kernel.body import AccumulateOp, BodyOp, DotOp, SinkOp, Space, StoreOp
 from isthmus.dialects.kernel.map import Map
 from isthmus.ir import Literal, LiteralOp, LiteralValue, Shape
 from isthmus.sizes import Dim, Size
@@ -118,35 +118,171 @@ class FusedOp(LaunchOp, Space):
         require(all(c in CLASSES for c in self.classes_), "a class is parallel or row")
         require(list(self.classes_) == sorted(self.classes_), "parallel dims come before row dims")
         self._check_results()
-        self._check_symbols()
+        _check_symbols(self)
         vector = lit(self, "vector")
         lasts = [dims[-1] for dims in (self.parallel, self.rows) if dims]
         require(vector is None or vector in lasts, "vector is the last parallel or the last row dim, or none")
 
     def _check_results(self) -> None:
-        written: dict[int, bool] = {}
-        inside: set[SSAValue] = set()
-        for op in self.block.ops:
-            require(isinstance(op, (BodyOp, LiteralOp)), lambda op=op: f"'{op.name}' cannot be in a kernel")
-            require(all(v in inside for v in ir.operands_of(op)), lambda op=op: f"'{op.name}' reads a foreign value")
-            inside.update(op.results)
-            if isinstance(op, SinkOp):
-                written[number(op, "result")] = True
-        for k in range(len(self.results)):
-            require(k in written, lambda k=k: f"nothing writes result {k}")
+        _check_body(self)
         require(len(self.initial_) == len(self.results), "initial has one entry per result")
         for k, source in enumerate(self.initial_):
             same = source is None or self.inputs[source].type == self.results[k].type
             require(same, lambda k=k: f"result {k} cannot start as a copy of an operand of another type")
 
-    def _check_symbols(self) -> None:
-        used = {s for size in self.sizes_ if isinstance(size, Size) for s in size.symbols()}
+
+def _check_body(op: FusedOp | ContractOp) -> None:
+    """Only scalar ops, on values of this body, and every result is written."""
+    written: set[int] = set()
+    inside: set[SSAValue] = set()
+    for inner in op.block.ops:
+        require(isinstance(inner, (BodyOp, LiteralOp)), lambda inner=inner: f"'{inner.name}' cannot be in a kernel")
+        own = all(v in inside for v in ir.operands_of(inner))
+        require(own, lambda inner=inner: f"'{inner.name}' reads a foreign value")
+        inside.update(inner.results)
+        if isinstance(inner, SinkOp):
+            written.add(number(inner, "result"))
+    for k in range(len(op.results)):
+        require(k in written, lambda k=k: f"nothing writes result {k}")
+
+
+def _check_symbols(op: FusedOp | ContractOp) -> None:
+    """The symbols of sizes and maps are those that the kernel gets."""
+    used = {s for size in op.sizes_ if isinstance(size, Size) for s in size.symbols()}
+    for inner in op.block.ops:
+        map_ = inner.properties.get("map")
+        if isinstance(map_, Map):
+            used |= {s for e in map_.data for s in e.symbols()}
+    missing = sorted(used - set(op.symbols_))
+    require(not missing, lambda: f"symbols {', '.join(missing)} are missing in its symbols")
+
+
+@kernel_op
+class ContractOp(LaunchOp, Space):
+    """One contraction with what is computed on its way in and out.
+
+    sizes, classes: the space, batch dims, then one dim each of class m, n, k. The body has one kernel.dot; what its
+    operands are computed from is the prologue (a: at batch, m, k; b: at batch, n, k), what is computed from its result
+    the epilogue, at batch, m, n. Results are written by stores, once per point of batch, m, n, and by accumulations
+    over batch and m. symbols, layouts: as of kernel.fused. Put there by schedule: grid (how batch, m and n are cut:
+    as many partitions as their product), tile (rows, vectors per row, lanes), block (rows and k steps that are packed
+    at once).
+    """
+
+    name = "kernel.contract"
+    inputs = var_operand_def()
+    results_ = var_result_def()
+    body = region_def("single_block")
+    sizes = prop_def(Literal)
+    classes = prop_def(Literal)
+    symbols = opt_prop_def(Literal)
+    layouts = opt_prop_def(Literal)
+    partitions = opt_prop_def(Literal)
+    grid = opt_prop_def(Literal)
+    tile = opt_prop_def(Literal)
+    block_sizes = opt_prop_def(Literal, prop_name="block")
+    cost = opt_prop_def(Literal)
+    places = opt_prop_def(Literal)
+    traits = traits_def(NoTerminator())
+
+    @property
+    def sizes_(self) -> Shape:
+        """Sizes of the space's dims."""
+        return cast(Shape, self.sizes.data)
+
+    @property
+    def classes_(self) -> tuple[str, ...]:
+        """`batch`, `m`, `n` or `k` for each dim."""
+        return cast(tuple[str, ...], self.classes.data)
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The batch dims."""
+        return tuple(range(len(self.sizes_) - 3))
+
+    @property
+    def mnk(self) -> tuple[int, int, int]:
+        """The dims m, n and k."""
+        rank = len(self.sizes_)
+        return rank - 3, rank - 2, rank - 1
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The dims that are summed over."""
+        return (len(self.sizes_) - 1,)
+
+    @property
+    def parallel(self) -> tuple[int, ...]:
+        """All other dims."""
+        return tuple(range(len(self.sizes_) - 1))
+
+    @property
+    def symbols_(self) -> tuple[str, ...]:
+        """Names of the size symbols, in the order in which the kernel gets their values."""
+        return cast(tuple[str, ...], self.symbols.data) if self.symbols is not None else ()
+
+    @property
+    def partitions_(self) -> Dim | None:
+        """How many partitions; None before schedule."""
+        return cast(Dim, self.partitions.data) if self.partitions is not None else None
+
+    @property
+    def block(self) -> Block:
+        """The body."""
+        return self.body.block
+
+    @property
+    def initial_(self) -> tuple[None, ...]:
+        """No result starts as a copy of an operand."""
+        return (None,) * len(self.results)
+
+    @property
+    def dot(self) -> DotOp:
+        """The product."""
+        return next(op for op in self.block.ops if isinstance(op, DotOp))
+
+    def check(self) -> None:
+        sizes, classes = self.sizes.data, self.classes.data
+        fits = isinstance(sizes, tuple) and isinstance(classes, tuple) and len(sizes) == len(classes)
+        require(fits, "sizes and classes have one entry per dim")
+        wanted = (*("batch" for _ in self.classes_[:-3]), "m", "n", "k")
+        require(self.classes_ == wanted, "the classes are batch dims, then m, n, k")
+        _check_body(self)
+        _check_symbols(self)
+        require(sum(isinstance(op, DotOp) for op in self.block.ops) == 1, "the body has one kernel.dot")
+        self._check_sides()
+
+    def _check_sides(self) -> None:
+        """What each op may depend on: a prologue knows one side only, an epilogue no k."""
+        m, n, k = self.mnk
+        dims: dict[SSAValue, frozenset[int]] = {}
+        after: set[SSAValue] = set()
         for op in self.block.ops:
+            own = frozenset[int]().union(*(dims[v] for v in ir.operands_of(op)))
             map_ = op.properties.get("map")
-            if isinstance(map_, Map):
-                used |= {s for e in map_.data for s in e.symbols()}
-        missing = sorted(used - set(self.symbols_))
-        require(not missing, lambda: f"symbols {', '.join(missing)} are missing in its symbols")
+            own |= map_.dims() if isinstance(map_, Map) else frozenset()
+            if isinstance(op, DotOp):
+                require(n not in dims[op.a], "a depends on n")
+                require(m not in dims[op.b], "b depends on m")
+                own -= {k}
+                after.add(op.y)
+            elif not after.isdisjoint(ir.operands_of(op)):
+                require(k not in own, lambda op=op: f"'{op.name}' depends on the product and on k")
+                after.update(op.results)
+            if isinstance(op, (StoreOp, AccumulateOp)):
+                require(k not in own, lambda op=op: f"'{op.name}' depends on k")
+                wide = isinstance(op, AccumulateOp) or frozenset(self.parallel) <= own | self._single
+                require(wide, "a store writes once per point of batch, m and n")
+            dims.update((r, own) for r in op.results)
+
+    @property
+    def _single(self) -> frozenset[int]:
+        """Dims of one position."""
+        return frozenset(d for d, size in enumerate(self.sizes_) if size == 1)
+
+
+LoopNest: TypeAlias = FusedOp | ContractOp
+"""A kernel of ours."""
 
 
 @kernel_op

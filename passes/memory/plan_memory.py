@@ -78,7 +78,7 @@ class Lifetimes:
         for op in block.ops:
             self.steps[op] = self._clock
             self._clock += 1
-            for region in op.regions if not isinstance(op, kernel.FusedOp) else ():
+            for region in op.regions if not isinstance(op, kernel.LoopNest) else ():
                 self._number(region.block)
                 self._clock += 1
             self.ends[op] = self._clock - 1
@@ -94,7 +94,7 @@ class Lifetimes:
                 buffer.values.append(result)
                 buffer.last = max(buffer.last, self.last_use.get(result, 0))
                 self.buffers[result] = buffer
-            for region in op.regions if not isinstance(op, kernel.FusedOp) else ():
+            for region in op.regions if not isinstance(op, kernel.LoopNest) else ():
                 self._share(region.block)
 
     def _shared(self, op: Operation, number: int) -> Buffer | None:

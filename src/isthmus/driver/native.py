@@ -35,13 +35,13 @@ def make_native(
     return made
 
 
-def kernel_text(op: kernel.FusedOp, target: Target) -> str:
+def kernel_text(op: kernel.LoopNest, target: Target) -> str:
     """Give the LLVM text of one kernel."""
     module = Module(vector_bits=target.vector_bits)
     emit_kernel(module, op, target)
     return str(module)
 
 
-def assembly_text(kernels: Iterable[kernel.FusedOp], target: Target) -> str:
+def assembly_text(kernels: Iterable[kernel.LoopNest], target: Target) -> str:
     """Give the machine code of kernels as assembly."""
     return "\n".join(cpu.assembly(kernel_text(k, target), target) for k in kernels)

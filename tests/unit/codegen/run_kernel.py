@@ -73,7 +73,8 @@ def launch(kernel: k.FusedOp, loaded: cpu.Loaded, inputs, sizes: Mapping[str, in
             made.fill_(float("nan"))
         results.append(made)
     error = torch.zeros(1, dtype=torch.int64)
-    pointers = [t.data_ptr() for t in (*given, *results, error)]
+    shown = zip((*given, *results), k.starts(kernel), strict=True)
+    pointers = [t.data_ptr() + start * t.element_size() for t, start in shown] + [error.data_ptr()]
     buffers = (ctypes.c_void_p * len(pointers))(*pointers)
     names = kernel.symbols_
     symbols = (ctypes.c_int64 * max(1, len(names)))(*[sizes[n] for n in names])

@@ -1,0 +1,276 @@
+"""What happens to elements on their way into and out of a contraction: packed panels, finished tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+from xdsl.ir import Operation, SSAValue
+
+from isthmus import ir
+from isthmus.codegen.cpu.body import Body
+from isthmus.codegen.cpu.memory import pointer
+from isthmus.codegen.cpu.plan import Plan
+from isthmus.codegen.cpu.sizes import SizeValues
+from isthmus.codegen.cpu.state import State
+from isthmus.codegen.dtypes import MEMORY
+from isthmus.codegen.llvm_text import I1, I64, PTR, Function, Module, Type, Value
+from isthmus.codegen.vector_math import Math
+from isthmus.dialects import kernel as k
+from isthmus.dialects.target import Target
+
+
+class Nest(Plan):
+    """A part of a contraction's body in loops over these dims, the innermost last; one of them is the vector's."""
+
+    def __init__(self, kernel: k.ContractOp, ops: Sequence[Operation], loops: Sequence[int], vector: int, lanes: int):
+        self.kernel = kernel
+        self.sizes = kernel.sizes_
+        self.starts = k.starts(kernel)
+        self.levels = k.levels(kernel)
+        self.varying = k.varying(kernel)
+        self.vector, self.lanes, self.unroll = vector, lanes, None
+        outer = tuple(d for d in range(len(self.sizes)) if d not in loops)
+        self.scopes = ((), outer, *((d,) for d in loops))
+        self.point = 1
+        self._scope_of_dim = {d: s for s, dims in enumerate(self.scopes) for d in dims}
+        self.ops = tuple(ops)
+        self.accesses = {op: self._access(op) for op in ops if isinstance(op, (k.LoadOp, k.SinkOp))}
+
+    def home(self, op: Operation) -> int:
+        """The scope in which an op is emitted: that of the innermost dim that it depends on."""
+        return max((self._scope_of_dim[d] for d in self._dims_of(op)), default=1)
+
+
+class _Part:
+    """A function that emits a part of the body at places given by its arguments."""
+
+    def __init__(self, module: Module, nest: Nest, target: Target, name: str, more: Sequence[tuple[str, Type]]) -> None:
+        self.name, self.nest, self.kernel = name, nest, cast(k.ContractOp, nest.kernel)
+        f = self.f = Function(
+            module, name, [("buffers", PTR), ("sizes", PTR), ("batch", PTR), *more], linkage="internal"
+        )
+        buffers, sizes, batch = f.arguments[:3]
+        with f.at_entry():
+            symbols = {s: f.load(f.address(sizes, i, "i64"), I64) for i, s in enumerate(self.kernel.symbols_)}
+        self.state = State(nest, f, Math(f, target), SizeValues(f, symbols))
+        self.body = Body(self.state)
+        count = len(self.kernel.inputs) + len(self.kernel.results)
+        with f.at_entry():
+            self.state.buffers = [f.load(f.address(buffers, i, "ptr"), PTR) for i in range(count)]
+        for d in self.kernel.batch:
+            self.state.indices[d] = f.load(f.address(batch, d, "i64"), I64)
+        self.scalar = MEMORY[ir.dtype_of(self.kernel.dot.y)]
+
+    def scope(self, number: int) -> None:
+        """Emit the ops that belong into a loop, and what is known there of the addresses further inside."""
+        for op in self.nest.ops:
+            if self.nest.home(op) == number:
+                self.body.emit(op)
+        if number + 1 < len(self.nest.scopes):
+            with self.state.vector(1):
+                for op in self.nest.ops:
+                    access = self.nest.accesses.get(op)  # pyright: ignore[reportArgumentType]
+                    if access is not None and self.nest.home(op) > number:
+                        pointer(self.state, access, number)
+
+    def zero(self, lanes: int) -> Value:
+        """A vector of zeros."""
+        return self.f.const(0.0, Type.of(self.scalar, lanes))
+
+
+def sliced(kernel: k.ContractOp, roots: Iterable[SSAValue]) -> list[Operation]:
+    """The ops that values are computed from, up to the product, in order."""
+    wanted: set[Operation] = set()
+    stack = [cast(Operation, v.owner) for v in roots]
+    while stack:
+        op = stack.pop()
+        if op not in wanted and not isinstance(op, k.DotOp):
+            wanted.add(op)
+            stack += [cast(Operation, v.owner) for v in ir.operands_of(op)]
+    return [op for op in kernel.block.ops if op in wanted]
+
+
+class Pack(_Part):
+    """Writes panels of one factor: for each k, the elements at `width` neighbours along its own dim.
+
+    `void @name(ptr buffers, ptr sizes, ptr batch, i64 first, i64 count, i64 start, i64 steps, ptr out)`; neighbours
+    from `count` on are 0. Where rows of memory run along k, squares are transposed in registers.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        kernel: k.ContractOp,
+        target: Target,
+        name: str,
+        value: SSAValue,
+        own: int,
+        width: int,
+        lanes: int,
+    ) -> None:
+        depth = kernel.mnk[2]
+        ops = sliced(kernel, [value])
+        self.turned = _runs_along(kernel, ops, depth) and not _runs_along(kernel, ops, own)
+        loops, vector = ((depth, own), depth) if self.turned else ((depth, own), own)
+        nest = Nest(kernel, ops, loops, vector, lanes)
+        more = [("first", I64), ("count", I64), ("start", I64), ("steps", I64), ("out", PTR)]
+        super().__init__(module, nest, target, name, more)
+        self.value, self.own, self.depth, self.width, self.lanes = value, own, depth, width, lanes
+
+    def emit(self) -> None:
+        """Write the function."""
+        self.scope(0)
+        self.scope(1)
+        if self.turned:
+            self._turned()
+        else:
+            self._straight()
+        self.f.finish()
+
+    def _straight(self) -> None:
+        """Vectors along the own dim, one k after the other; a vector may reach into the next k, which comes later."""
+        f = self.f
+        first, count = f.arguments[3:5]
+        span = -(-self.width // self.lanes) * self.lanes
+        extent = self.state.size(self.kernel.sizes_[self.own])
+        inside = f.compare("sle", first + span, extent) & f.compare("eq", count, self.width)
+        if extent.constant is not None and self.width == span and extent.constant % span == 0:
+            inside = f.const(1, I1)
+        yes, no, after = f.label("whole"), f.label("edge"), f.label("packed")
+        f.line(f"br {inside!r}, label %{yes}, label %{no}")
+        f.start(yes)
+        self._steps(f.index(span), None)
+        f.line(f"br label %{after}")
+        f.start(no)
+        if inside.constant is None:
+            self._steps(f.index(span), count)
+        f.line(f"br label %{after}")
+        f.start(after)
+
+    def _steps(self, span: Value, count: Value | None) -> None:
+        """Every k; where a count is given elements beyond it are 0 and not read."""
+        f, state = self.f, self.state
+        first, _, start, steps, out = f.arguments[3:]
+        with f.loop(0, steps) as step, state.frame():
+            state.indices[self.depth] = start + step
+            with state.vector(1):
+                self.scope(2)
+            row = f.address(out, step * self.width, self.scalar)
+            with f.loop(0, span, self.lanes) as i, state.frame():
+                mask = None if count is None else state.mask_below(count - i)
+                with state.vector(self.lanes, mask):
+                    state.indices[self.own] = first + i
+                    self.scope(3)
+                    x = state.splat_value(cast(Value, state.get(self.value)))
+                    x = x if mask is None else f.select(mask, x, self.zero(self.lanes))
+                    f.store(x, f.address(row, i, self.scalar))
+
+    def _turned(self) -> None:
+        """Vectors along k, `lanes` steps at once: rows go to a square in memory, and leave it transposed."""
+        f, state, lanes = self.f, self.state, self.lanes
+        first, count, start, steps, out = f.arguments[3:]
+        groups = -(-self.width // lanes)
+        square = f.slot(Type.of(self.scalar), groups * lanes * lanes)
+        with f.loop(count, groups * lanes) as r:
+            f.store(self.zero(lanes), f.address(square, r * lanes, self.scalar), 64)
+        with f.loop(0, steps, lanes) as step, state.frame():
+            state.indices[self.depth] = start + step
+            left = steps - step
+            full = f.compare("sge", left, lanes)
+            yes, no, after = f.label("full"), f.label("part"), f.label("square")
+            f.line(f"br {full!r}, label %{yes}, label %{no}")
+            for label, mask in ((yes, None), (no, left)):
+                f.start(label)
+                with state.frame():
+                    self._rows(square, first, count, None if mask is None else state.mask_below(mask))
+                f.line(f"br label %{after}")
+            f.start(after)
+            target = f.address(out, step * self.width, self.scalar)
+            turned = [self._transposed(square, g) for g in range(groups)]
+            for row in range(lanes):
+                for g in range(groups):
+                    f.store(turned[g][row], f.address(target, row * self.width + g * lanes, self.scalar))
+
+    def _rows(self, square: Value, first: Value, count: Value, mask: Value | None) -> None:
+        f, state = self.f, self.state
+        with state.vector(self.lanes, mask):
+            self.scope(2)
+            with f.loop(0, count) as r, state.frame():
+                state.indices[self.own] = first + r
+                self.scope(3)
+                x = state.splat_value(cast(Value, state.get(self.value)))
+                f.store(x, f.address(square, r * self.lanes, self.scalar), 64)
+
+    def _transposed(self, square: Value, group: int) -> list[Value]:
+        """A square of registers, rows and columns exchanged in log2(lanes) rounds."""
+        f, lanes = self.f, self.lanes
+        type_ = Type.of(self.scalar, lanes)
+        rows = [f.load(f.address(square, (group * lanes + r) * lanes, self.scalar), type_, 64) for r in range(lanes)]
+        half = lanes // 2
+        while half:
+            upper = [i if not i & half else lanes + (i ^ half) for i in range(lanes)]
+            lower = [i ^ half if not i & half else lanes + i for i in range(lanes)]
+            for i in range(lanes):
+                if not i & half:
+                    x, y = rows[i], rows[i | half]
+                    rows[i], rows[i | half] = f.shuffle(x, y, upper), f.shuffle(x, y, lower)
+            half //= 2
+        return rows
+
+
+def _runs_along(kernel: k.ContractOp, ops: Sequence[Operation], d: int) -> bool:
+    """Whether most of the elements that are read of memory are neighbours along a dim."""
+    near = other = 0
+    own = kernel.mnk[2]
+    for op in ops:
+        if isinstance(op, k.LoadOp):
+            (linear,) = k.linear_map(kernel, op).data
+            if own in linear.dims() and len(linear.dims()) > 1:
+                near, other = near + (linear.coefficient(d) == 1), other + (linear.coefficient(d) != 1)
+    return near > 0 and near >= other
+
+
+class Finish(_Part):
+    """Takes a finished tile of sums to the results.
+
+    `void @name(ptr buffers, ptr sizes, ptr batch, i64 row, i64 rows, i64 column, i64 columns, ptr sums, i64 pitch,
+    i64 part)`.
+    """
+
+    def __init__(self, module: Module, kernel: k.ContractOp, target: Target, name: str, lanes: int) -> None:
+        m, n, _ = kernel.mnk
+        sinks = [op for op in kernel.block.ops if isinstance(op, k.SinkOp)]
+        before = {op for op in sliced(kernel, [v for s in sinks for v in ir.operands_of(s)])}
+        ops = [op for op in kernel.block.ops if op in before or op in sinks]
+        nest = Nest(kernel, ops, (m, n), n, lanes)
+        more = [("row", I64), ("rows", I64), ("column", I64), ("columns", I64), ("sums", PTR), ("pitch", I64)]
+        super().__init__(module, nest, target, name, [*more, ("part", I64)])
+        self.lanes = lanes
+        (linear, *_) = k.linear_map(kernel, sinks[0]).data
+        self.store = sinks[0]
+        self.plain = len(ops) == 1 and linear.is_affine() and linear.coefficient(n) == 1
+        """Whether the sums themselves are all there is to write."""
+
+    def emit(self) -> None:
+        """Write the function."""
+        f, state = self.f, self.state
+        m, n, _ = self.kernel.mnk
+        row, rows, column, columns, sums, pitch, part = f.arguments[3:]
+        state.partition = part
+        self.scope(0)
+        self.scope(1)
+        whole = columns & -self.lanes
+        with f.loop(0, rows) as i, state.frame():
+            state.indices[m] = row + i
+            with state.vector(1):
+                self.scope(2)
+            line = f.address(sums, i * pitch, self.scalar)
+            for low, high, mask in ((f.index(0), whole, None), (whole, columns, state.mask_below(columns - whole))):
+                with f.loop(low, high, self.lanes) as j, state.frame(), state.vector(self.lanes, mask):
+                    state.indices[n] = column + j
+                    at = f.address(line, j, self.scalar)
+                    state.set(self.kernel.dot.y, f.load(at, Type.of(self.scalar, self.lanes)))
+                    self.scope(3)
+        f.finish()
+
