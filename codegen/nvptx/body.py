@@ -69,6 +69,15 @@ class ThreadBody(Body):
         self.shared_bytes = 0
         """Dynamic shared memory that one group needs."""
 
+    def emit(self, op: Operation) -> None:
+        """Emit one op; its operands have been emitted."""
+        if isinstance(op, k.StoreOp):
+            self.store(op)
+        elif isinstance(op, k.AccumulateOp):
+            self.accumulate(op)
+        else:
+            super().emit(op)
+
     # ---- sinks
 
     def is_shared_out(self, op: Operation) -> bool:
