@@ -148,8 +148,9 @@ class CallOp(_CallLike):
     sizes; dtypes as "f32", layouts, devices and memory formats as "strided", "cpu", "preserve_format". A number where
     the schema says Tensor is torch's wrapped number; an operand where it says float or Scalar is a 0-d tensor that
     holds the number. `mutates` lists operands that the call writes, `aliases` has per result the operand whose
-    storage it shares, or -1. `grad = false` marks what autograd does not record. A list of tensors becomes that many
-    results; where torch gives None for some result, `present` lists the positions of those that are there.
+    storage it shares, or -1. `grad = false` marks what autograd does not record, `non_differentiable` lists results of
+    a recorded call that carry no history all the same (the statistics of native_layer_norm). A list of tensors becomes
+    that many results; where torch gives None for some result, `present` lists the positions of those that are there.
 
     On values nothing is written: a mutating overload works on copies of the operands that `updates` lists, and their
     new values are the last results; what torch returns only to give them back is no result of its own.
@@ -167,6 +168,7 @@ class CallOp(_CallLike):
     grad_ = opt_prop_def(Literal, prop_name="grad")
     present_ = opt_prop_def(Literal, prop_name="present")
     updates_ = opt_prop_def(Literal, prop_name="updates")
+    non_differentiable_ = opt_prop_def(Literal, prop_name="non_differentiable")
 
     @property
     def overload(self) -> str:
@@ -199,6 +201,11 @@ class CallOp(_CallLike):
         """The operands whose new values are the last results; only on values."""
         return cast(tuple[int, ...], ir.literal(self, "updates") or ())
 
+    @property
+    def non_differentiable(self) -> tuple[int, ...]:
+        """The results that autograd sees as constants though it records the call."""
+        return cast(tuple[int, ...], ir.literal(self, "non_differentiable") or ())
+
     def verify_(self) -> None:
         _verify_operand_use(self)
         if len(set(self.mutates)) != len(self.mutates) or any(not 0 <= i < len(self.operands) for i in self.mutates):
@@ -207,6 +214,8 @@ class CallOp(_CallLike):
             raise VerifyException(f"aliases = {list(self.aliases)} needs an operand or -1 for each result")
         if len(self.present) != len(self.results) - len(self.updates):
             raise VerifyException(f"present = {list(self.present)} needs a position for each result")
+        if any(not 0 <= k < len(self.results) for k in self.non_differentiable):
+            raise VerifyException(f"non_differentiable = {list(self.non_differentiable)} does not name results")
         _verify_updates(self)
         types = [v.type for v in (*self.operands, *self.results)]
         if any(isinstance(t, TensorType) for t in types):
@@ -228,6 +237,7 @@ def call(
     grad: bool = True,
     present: Sequence[int] | None = None,
     updates: Sequence[int] = (),
+    non_differentiable: Sequence[int] = (),
     location: ir.LocationAttr = ir.UNKNOWN,
 ) -> CallOp:
     """Make a call; facts that hold by default (nothing mutated, nothing aliased, recorded) are left out."""
@@ -242,6 +252,8 @@ def call(
         properties["present"] = Literal.of(tuple(present))
     if updates:
         properties["updates"] = Literal.of(tuple(updates))
+    if non_differentiable:
+        properties["non_differentiable"] = Literal.of(tuple(non_differentiable))
     made = ir.create_op(CallOp, operands, result_types, properties, location=location)
     name = _name_hint(overload)
     for result in made.results:

@@ -126,6 +126,7 @@ class Recorder(Program, ProxyTorchDispatchMode):
             aliases=[call.sharing(t) for t in tensors],
             grad=self.grad_mode(),
             present=[i for i, r in enumerate(flat) if isinstance(r, Tensor)],
+            non_differentiable=_without_history(call.tensors, tensors) if self.grad_mode() else (),
             location=ir.location_attr(self.location),
         )
         if (tag := self.tag if watch is None else watch.tag) is not None:
@@ -171,6 +172,13 @@ class Recorder(Program, ProxyTorchDispatchMode):
             value = self.emit_call(torch.ops.aten.clone.default, [source], [Operand(0)], self.type_of(fake))
         self.define(fake, value)
         return fake
+
+
+def _without_history(operands: Sequence[Tensor], results: Sequence[Tensor]) -> Sequence[int]:
+    """Give the results that autograd leaves out of the history that the others got."""
+    if not any(t.requires_grad for t in operands):
+        return ()
+    return [k for k, r in enumerate(results) if not r.requires_grad and (r.is_floating_point() or r.is_complex())]
 
 
 class BelowAutograd(TorchDispatchMode):

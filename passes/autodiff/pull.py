@@ -27,17 +27,21 @@ from isthmus.passes.autodiff.table import (
 
 def activity(ops: Iterable[Operation], wanted: Iterable[SSAValue]) -> set[SSAValue]:
     """Give the values that depend differentiably on `wanted`, those included (what torch says requires a gradient)."""
-    load_rules()  # which ops are constant is part of the table
     active = set(wanted)
-    if not active:
-        return active
+    if active:
+        extend_activity(active, ops)
+    return active
+
+
+def extend_activity(active: set[SSAValue], ops: Iterable[Operation]) -> None:
+    """Add the results of further ops, in program order, that depend differentiably on active values."""
+    load_rules()  # which ops are constant is part of the table
     for op in ops:
         if type(op) in CONSTANT or active.isdisjoint(ir.operands_of(op)):
             continue
         active.update(r for r in op.results if is_differentiable(r))
         if isinstance(op, CustomOp):
             active.difference_update(op.results[k] for k in op.non_differentiable)
-    return active
 
 
 def pull(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from xdsl.dialects.builtin import FunctionType
@@ -16,6 +16,7 @@ from isthmus.dialects.autodiff import RECOMPUTE
 from isthmus.dialects.prim import Emitter, PrimOp
 from isthmus.dialects.signature import Argument, Signature
 from isthmus.ir import Literal, LiteralValue, Operand
+from isthmus.passes.decompose.history import History
 from isthmus.passes.decompose.table import ELEMENTARY, Call, RandomNumbers, Refusal, Table, Values, library_call
 
 Handler = Callable[["Rebuild", "Scope", Operation], Sequence[SSAValue]]
@@ -25,12 +26,17 @@ REGIONS: dict[type[Operation], Handler] = {}
 
 
 class Scope:
-    """One block being built: its emitter, its random numbers, and the new value of each old one."""
+    """One block being built: its emitter, its random numbers, and the new value of each old one.
 
-    def __init__(self, source: Block, draws: bool) -> None:
+    `active` are the positions of the arguments that gradients flow through, None where that is not known.
+    """
+
+    def __init__(self, source: Block, draws: bool, active: Iterable[int] | None = None) -> None:
         self.block = Block(arg_types=[aten.value_type(a.type) for a in source.args])
         self.e = Emitter(self.block)
         self.random = RandomNumbers(self.block) if draws else None
+        args = self.block.args
+        self.history = History(self.e, None if active is None else [args[i] for i in active])
         self.values: dict[SSAValue, SSAValue] = {}
         for new, old in zip(self.block.args, source.args, strict=True):
             new.name_hint = old.name_hint
@@ -65,7 +71,7 @@ class Rebuild:
         """Replace the body by its decomposition; random numbers add a key to the arguments."""
         signature = Signature.of(func)
         old = func.body.block
-        scope = self.block(old)
+        scope = self.block(old, signature.arguments_where(wants_gradient=True) or None)  # none said: unknown
         last = old.last_op
         assert isinstance(last, ReturnOp)
         scope.block.add_op(ReturnOp(*scope.of(last.arguments)))
@@ -79,15 +85,19 @@ class Rebuild:
             signature = Signature((*signature.arguments, Argument(key=True)), signature.results, signature.user_outputs)
         signature.attach(func)
 
-    def block(self, source: Block) -> Scope:
+    def block(self, source: Block, active: Iterable[int] | None = None) -> Scope:
         """Give the decomposition of a block, without its terminator."""
-        scope = Scope(source, self.draws)
+        scope = Scope(source, self.draws, active)
         for op in source.ops:
             if op is source.last_op:
                 break
             scope.e.location = op.location
             before = scope.block.last_op
-            scope.define(op.results, self.operation(scope, op))
+            values = self.operation(scope, op)
+            scope.history.note(before)
+            if isinstance(op, aten.CallOp):
+                values = scope.history.of_call(op, scope.of(op.operands), values)
+            scope.define(op.results, values)
             if RECOMPUTE in op.attributes:
                 _tag(scope.block, before, op.attributes[RECOMPUTE])
         return scope
@@ -148,9 +158,9 @@ class Rebuild:
         scope.block.add_op(made)
         return made.results
 
-    def region(self, region: Region, end: type[Operation] | None = None) -> Scope:
+    def region(self, region: Region, end: type[Operation] | None = None, active: Iterable[int] | None = None) -> Scope:
         """Give the decomposition of a region with its terminator (of class `end`)."""
-        scope = self.block(region.block)
+        scope = self.block(region.block, active)
         last = region.block.last_op
         assert last is not None
         cls = type(last) if end is None else end
@@ -167,7 +177,7 @@ class Rebuild:
         values, reason = self.by_rule(scope, op, types, operands)
         if values is None:
             values = library_call(scope.e, op.overload, operands, op.args, types, reason)
-        return values if op.grad else [scope.e.stop_gradient(v) for v in values]
+        return values
 
     def by_rule(
         self, scope: Scope, op: aten.CallOp, types: tuple[Attribute, ...], operands: Sequence[SSAValue]

@@ -119,8 +119,9 @@ def _map(rebuild: Rebuild, scope: Scope, op: Operation) -> Sequence[SSAValue]:
 @_rebuilds(autodiff.CheckpointOp)
 def _checkpoint(rebuild: Rebuild, scope: Scope, op: Operation) -> Sequence[SSAValue]:
     """The key is an operand, so that recomputing draws the same numbers."""
-    inner = rebuild.region(op.regions[0])
-    operands = [*scope.of(op.operands), *_key_for(scope, [inner])]
+    given = scope.of(op.operands)
+    inner = rebuild.region(op.regions[0], active=[i for i, v in enumerate(given) if v in scope.history.active])
+    operands = [*given, *_key_for(scope, [inner])]
     return rebuild.emit(scope, op, autodiff.CheckpointOp, operands, [Region(inner.block)])
 
 

@@ -63,11 +63,23 @@ class Emission:
         *,
         updates: Sequence[int] = (),
         present: Sequence[int] | None = None,
+        non_differentiable: Sequence[int] = (),
         own: bool = False,
     ) -> Sequence[SSAValue]:
         """Emit a call on values; gives its results."""
-        op = aten.call(overload, operands, args, types, updates=updates, present=present, location=self.location)
-        return self.add(op, own=own)
+        op = aten.call(
+            overload,
+            operands,
+            args,
+            types,
+            updates=updates,
+            present=present,
+            non_differentiable=non_differentiable,
+            location=self.location,
+        )
+        results = self.add(op, own=own)
+        self.active.difference_update(results[k] for k in non_differentiable)
+        return results
 
     def view(self, overload: str, base: SSAValue, args: Sequence[LiteralValue], type_: Attribute) -> SSAValue:
         """Emit a call `overload(base, *args)` that nobody may need."""

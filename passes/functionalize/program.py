@@ -154,7 +154,8 @@ def _call(program: Program, op: Operation) -> None:
 def _plain_call(program: Program, op: aten.CallOp) -> None:
     operands = [program.read(v) for v in ir.operands_of(op)]
     types = [aten.value_type(r.type) for r in op.results]
-    results = program.e.call(op.overload, operands, op.args, types, present=op.present)
+    silent = op.non_differentiable
+    results = program.e.call(op.overload, operands, op.args, types, present=op.present, non_differentiable=silent)
     for captured, alias, value in zip(op.results, op.aliases, results, strict=True):
         program.define_shared(op, captured, alias, value if op.grad else program.e.stopped(value))
 
@@ -237,7 +238,9 @@ def _new_values(
     if op.overload in _COPIES and not program.asked:
         target, source = operands[0], operands[-1]
         if ir.shape_of(target) == ir.shape_of(source) and ir.dtype_of(target) == ir.dtype_of(source):
-            return [program.read(source)], {}
+            value = program.read(source)
+            if not op.grad or value in program.e.active or program.read(target) not in program.e.active:
+                return [value], {}  # else the result goes on with the history of what it overwrites
     types = [aten.value_type(op.results[k].type) for k in own]
     results = program.e.call(
         op.overload,
@@ -246,11 +249,28 @@ def _new_values(
         [*types, *(aten.value_type(operands[i].type) for i in op.mutates)],
         updates=op.mutates,
         present=[op.present[k] for k in own],
+        non_differentiable=_silent(op, own),
     )
     kept = {k: v if op.grad else program.e.stopped(v) for k, v in zip(own, results, strict=False)}
     return results[len(own) :], kept
 
 
+def _silent(op: aten.CallOp, own: Sequence[int]) -> list[int]:
+    """Give which of a writing call's results `own`, then of its new values, carry no history."""
+    written = {op.aliases[k] for k in op.non_differentiable if k not in own}
+    return [
+        *(i for i, k in enumerate(own) if k in op.non_differentiable),
+        *(len(own) + j for j, operand in enumerate(op.mutates) if operand in written),
+    ]
+
+
 def asked_for(block: Block) -> frozenset[SSAValue]:
-    """Give the references by which a block itself differentiates."""
-    return frozenset(v for op in block.ops if isinstance(op, autodiff.VjpOp) for v in op.ins)
+    """Give the values by which a block differentiates, itself or where it maps a function over examples."""
+    found: set[SSAValue] = set()
+    for op in block.ops:
+        if isinstance(op, autodiff.VjpOp):
+            found.update(op.ins)
+        elif isinstance(op, autodiff.BatchOp):
+            inner = asked_for(op.body.block)
+            found.update(v for v, a in zip(ir.operands_of(op), op.body.block.args, strict=True) if a in inner)
+    return frozenset(found)

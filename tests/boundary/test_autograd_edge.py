@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
 
 from tests.boundary.harness import CAPTURES, agree, compiled_by, f64
 
@@ -91,6 +92,70 @@ INTEGERS = {
 @pytest.mark.parametrize("name", INTEGERS)
 def test_outputs_without_gradients(name: str, capture: str):
     agree(INTEGERS[name], f64(2, 3), capture=capture)
+
+
+def normalized(x):
+    y, mean, rstd = torch.native_layer_norm(x, (3,), None, None, 1e-5)
+    return y, mean * 2, rstd, (y * mean).sin()
+
+
+def copied_over(x):
+    y = x.sin()
+    y.copy_(torch.ones_like(x))
+    return y
+
+
+def assigned(x):
+    y = x.sin()
+    y[:] = 2.0
+    return y, x.cos()
+
+
+def overwritten(x):
+    x.zero_()
+    return x + 1
+
+
+def logical(x):
+    y = torch.ones_like(x)
+    return y.logical_and_(x), y * x
+
+
+def checkpointed(x):
+    return checkpoint(lambda x: torch.fill(x, 2.0), x, use_reentrant=False)
+
+
+HISTORIES = {
+    "statistics": normalized,
+    "filled": lambda x: torch.fill(x, 2.0),
+    "zeroed": lambda x: (x * 2).zero_(),
+    "copied over": copied_over,
+    "assigned": assigned,
+    "overwritten": overwritten,
+    "to the power of 0": lambda x: x**0,
+    "none of it": lambda x: x[:, :0].sum(1),
+    "like": lambda x: (torch.zeros_like(x), torch.ones_like(x) * x),
+    "steps": lambda x: (x.floor(), x.sign()),
+    "logical": logical,
+    "checkpointed": checkpointed,
+    "a library call": lambda x: (torch.nextafter(x, x + 1), x.cos()),
+}
+
+
+@pytest.mark.row("T3")
+@pytest.mark.parametrize("capture", CAPTURES)
+@pytest.mark.parametrize("name", HISTORIES)
+def test_outputs_have_a_history_where_eagers_have(name: str, capture: str):
+    """Constants by torch's word have none; what does not depend on its operands by value has one, and gradient 0."""
+    function = HISTORIES[name]
+    agree(function, f64(2, 3), capture=capture)
+    want, got = f64(2, 3), f64(2, 3)
+    for x, f in ((want, function), (got, compiled_by(function, capture, "native"))):
+        outputs = f(x * 1)
+        outputs = [outputs] if isinstance(outputs, Tensor) else outputs
+        sum(o.sum() for o in outputs if o.requires_grad).backward()
+    torch.testing.assert_close(got.grad, want.grad)
+    assert got.grad is not None
 
 
 def branch(x, w):
