@@ -26,6 +26,13 @@ INFERENCE = ("end-differentiation", "simplify", "partition")
 KERNELS = ("select-library", "decompose{to=elementary}", "simplify", "join-dots", "fuse", "schedule", "plan-memory")
 """From primitives to planned kernels, for one direction."""
 
+
+def gpu_kernels() -> tuple[str, ...]:
+    """Give the passes from primitives to planned kernels for a GPU: its own schedule, none of the CPU's libraries."""
+    own = {"select-library": None, "schedule": "schedule-gpu" if "schedule-gpu" in PASSES else "schedule"}
+    return tuple(p for text in KERNELS if (p := own.get(text, text)) is not None)
+
+
 CPU = CAPTURED_TO_PRIM + JOINT + KERNELS
 """A training step for the CPU, all at once (the driver lowers each direction when it is first called)."""
 

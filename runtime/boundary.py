@@ -25,9 +25,11 @@ from isthmus.sizes import Size, evaluate
 class CompiledFunction:
     """What the user's call runs: takes the flat arguments without keys, gives the flat outputs."""
 
-    def __init__(self, convention: Convention, node: TapeNode) -> None:
+    def __init__(self, convention: Convention, node: TapeNode, device: torch.device | None = None) -> None:
+        """`device`: whose generator the random keys come from; the CPU's where it is left out."""
         self.convention = convention
         self.node = node
+        self._device = device or torch.device("cpu")
         self._plain = not convention.mutations and all(output.kind == "value" for output in convention.outputs)
         self._order = [output.index for output in convention.outputs]
         all_in_order = self._plain and self._order == list(range(convention.results))
@@ -49,7 +51,8 @@ class CompiledFunction:
             return cast("list[object]", self.node.run_detached(cast("list[Value]", arguments)))
         values = list(arguments)
         if self.convention.keys:
-            for position, key in zip(self.convention.keys, draw_keys(len(self.convention.keys)), strict=True):
+            keys = draw_keys(len(self.convention.keys), self._device)
+            for position, key in zip(self.convention.keys, keys, strict=True):
                 values.insert(position, key)
         results = self.node(values)
         if self._plain:
@@ -60,11 +63,14 @@ class CompiledFunction:
         return [_output(output, values, results, sizes) for output in self.convention.outputs]
 
 
-def draw_keys(count: int) -> list[Tensor]:
-    """Draw random keys: one number from torch's default generator per call, split in `count`.
+def draw_keys(count: int, device: torch.device | None = None) -> list[Tensor]:
+    """Draw random keys: one number from the device's default generator per call, split in `count`.
 
-    So `torch.manual_seed` and the RNG handling of checkpoints govern compiled randomness too.
+    So `torch.manual_seed` and the RNG handling of checkpoints govern compiled randomness too. On a GPU one launch
+    draws them all, and nobody waits for the numbers; each is 16 bytes from the next, as kernels like it.
     """
+    if device is not None and device.type != "cpu":
+        return list(torch.empty((count, 2), dtype=torch.int64, device=device).random_()[:, 0].unbind())
     key = torch.empty((), dtype=torch.int64).random_()
     if count == 1:
         return [key]

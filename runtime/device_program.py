@@ -7,7 +7,7 @@ saved for a backward until that lets go. Everything here but the launch itself w
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
@@ -31,10 +31,12 @@ class DeviceProgram:
 
     fresh = True
 
-    def __init__(self, program: Program, kernels: Mapping[str, Kernel], device: torch.device) -> None:
+    def __init__(self, program: Program, kernels: Sequence[Kernel], device: torch.device) -> None:
+        """`kernels`: how each launch of the program is made, in order."""
         self.program = program
         self.device = device
-        self._kernels = kernels
+        launches = zip(program.kernel_calls, kernels, strict=True)
+        self._by_torch = {step.symbol: k.reason for step, k in launches if k.launch is None}
         self.native = not self.fallbacks
         self.takes = Arguments(program, device)
         self._arenas = ArenaPool(keep=0, device=str(device))
@@ -73,9 +75,8 @@ class DeviceProgram:
     @property
     def fallbacks(self) -> tuple[tuple[str, str], ...]:
         """What is neither machine code of ours nor a library call that may be one: name and reason."""
-        kernels = tuple((name, k.reason) for name, k in self._kernels.items() if k.launch is None)
         calls = dict.fromkeys(c.symbol for c in self.program.library_calls if not library.is_allowed(c))
-        return kernels + tuple((symbol, "a library call") for symbol in calls)
+        return (*self._by_torch.items(), *((symbol, "a library call") for symbol in calls))
 
     # ---- calls
 
@@ -113,8 +114,8 @@ class DeviceProgram:
                 shape, strides = numbers(buffer.shape, sizes), numbers(buffer.strides, sizes)
                 made = torch.empty_strided(shape, strides, dtype=DTYPES[buffer.dtype], device=self.device)
                 frame.outputs[at] = made
-        needed = evaluate(program.temporary_bytes, sizes)
-        if needed:
+        if program.temporary_bytes:
+            needed = max(1, evaluate(program.temporary_bytes, sizes))
             frame.temporary = torch.empty(needed, dtype=torch.uint8, device=self.device)
         return frame, lease
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias, cast
 
 import torch
@@ -35,22 +35,28 @@ class Launch(Protocol):
     """Runs one kernel on buffers at these addresses, on a stream."""
 
     def __call__(self, pointers: list[int], sizes: Mapping[str, int], symbols: Sequence[str], stream: int) -> None:
-        """The pointers are those of the call's buffers, then that of the error word where it can fail."""
+        """Launch; the pointers are those of the call's buffers, then that of the error word where it can fail."""
         ...
 
 
 class OnTensors(Protocol):
-    """Runs one kernel by torch's own operators; gives the results as new tensors."""
+    """Runs one kernel by torch's own operators."""
 
-    def __call__(self, operands: Sequence[Tensor], sizes: Mapping[str, int]) -> Sequence[Tensor]: ...
+    def __call__(self, operands: Sequence[Tensor], sizes: Mapping[str, int]) -> Sequence[Tensor]:
+        """Give the results as new tensors."""
+        ...
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """How one kernel is run: by machine code, or (and then why) by torch's operators."""
+    """How one launch is made: by machine code, or (and then why) by torch's operators on whole tensors.
+
+    `starts`: per buffer the elements that its pointer is ahead of the tensor.
+    """
 
     launch: Launch | None = None
     on_tensors: OnTensors | None = None
+    starts: tuple[int, ...] = ()
     reason: str = ""
 
 
@@ -109,13 +115,16 @@ class Actions:
     """Prepares the steps of one program."""
 
     def __init__(
-        self, program: Program, kernels: Mapping[str, Kernel], device: torch.device, check: Callable[[Frame], None]
+        self, program: Program, kernels: Sequence[Kernel], device: torch.device, check: Callable[[Frame], None]
     ) -> None:
+        """`kernels`: one per launch of the program, in order."""
         self.failing = [s for s in flat(program.steps) if isinstance(s, KernelCall) and s.checks is not None]
         """The launches that can fail, in the order of their error words."""
         self._word = {id(s): 16 * k for k, s in enumerate(self.failing)}
         self._given = {r.place.at for r in program.results if r.place.kind == "handle"}
-        self._kernels, self._device, self._check = kernels, device, check
+        launches = zip(program.kernel_calls, kernels, strict=True)
+        self._kernels = {id(step): kernel for step, kernel in launches}
+        self._device, self._check = device, check
         self._unsure = False
         self.run = self._sequence(program.steps, top=True)
 
@@ -154,13 +163,13 @@ class Actions:
         if writes and self._unsure:
             found.append(self._check)
             self._unsure = False
-        kernel = self._kernels[step.symbol]
+        kernel = self._kernels[id(step)]
         if kernel.launch is not None:
             found.append(self._launch(step, kernel.launch))
             self._unsure |= step.checks is not None
         else:
             assert kernel.on_tensors is not None
-            found.append(_on_tensors(step, kernel.on_tensors, self._device))
+            found.append(_on_tensors(step, kernel.on_tensors, kernel.starts, self._device))
         return found
 
     def _launch(self, step: KernelCall, launch: Launch) -> Action:
@@ -205,14 +214,15 @@ class Actions:
         return count if flag is None else repeat
 
 
-def _on_tensors(step: KernelCall, run_kernel: OnTensors, device: torch.device) -> Action:
+def _on_tensors(step: KernelCall, run_kernel: OnTensors, starts: Sequence[int], device: torch.device) -> Action:
     reads = step.reads
+    buffers = [replace(b, offset=b.offset - n) for b, n in zip(step.buffers, starts, strict=True)]
 
     def run(frame: Frame) -> None:
-        operands = [frame.tensor(b) for b in step.buffers[:reads]]
+        operands = [frame.tensor(b) for b in buffers[:reads]]
         with torch.device(device):
             made = run_kernel(operands, frame.sizes)
-        for result, buffer in zip(made, step.buffers[reads:], strict=True):
+        for result, buffer in zip(made, buffers[reads:], strict=True):
             frame.tensor(buffer).copy_(result)
 
     return run
@@ -258,7 +268,7 @@ def _forget(numbers_: Sequence[int]) -> Action:
     return run
 
 
-def _last_uses(steps: Sequence[Step], given: set[object]) -> dict[int, list[int]]:
+def _last_uses(steps: Sequence[Step], given: Container[object]) -> dict[int, list[int]]:
     """Step -> the tensors made by library calls that nothing after it touches and that are no results."""
     last: dict[int, int] = {}
     for number, step in enumerate(steps):

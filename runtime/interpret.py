@@ -59,7 +59,7 @@ class Interpreter:
     native = False
 
     def __init__(self, func: FuncOp, *, module: ModuleOp | None = None, listener: Listener | None = None) -> None:
-        _load_tables()
+        load_tables()
         self.func = func
         self.module = module
         self.listener = listener
@@ -327,7 +327,7 @@ def _evaluate_call(op: Operation, operands: Sequence[Value], frame: object) -> S
 TABLE[CallOp] = _evaluate_call
 
 
-def _load_tables() -> None:
+def load_tables() -> None:
     """Import the tables at first use, so that nobody pays who does not interpret."""
     for dialect in _DIALECTS:
         importlib.import_module(f"isthmus.runtime.interpret_{dialect}")

@@ -15,11 +15,12 @@ from isthmus.passes.pipelines import run_passes
 
 
 def derivatives_of_calls(
-    options: Options, hints: Mapping[str, int]
+    options: Options, hints: Mapping[str, int], device: str = "cpu"
 ) -> Callable[[prim.OpaqueOp, Sequence[bool]], FuncOp | None]:
     """Give what `differentiate` asks for the derivative of a library call; equal calls are traced once.
 
-    `hints` are example values of the size symbols. UnsupportedError where torch has no derivative either.
+    `hints` are example values of the size symbols, `device` is where the program runs. UnsupportedError where torch
+    has no derivative either.
     """
     known: dict[object, FuncOp] = {}
     random = "library" if options.fallback_random else "philox"
@@ -28,17 +29,17 @@ def derivatives_of_calls(
         types = tuple(v.type for v in ir.operands_of(op))
         key = (op.callee, op.args, tuple(map(id, types)), tuple(needs))
         if key not in known:
-            known[key] = _traced(op, needs, hints, random)
+            known[key] = _traced(op, needs, hints, random, device)
         return known[key].clone()
 
     return derivative_of
 
 
-def _traced(op: prim.OpaqueOp, needs: Sequence[bool], hints: Mapping[str, int], random: str) -> FuncOp:
+def _traced(op: prim.OpaqueOp, needs: Sequence[bool], hints: Mapping[str, int], random: str, device: str) -> FuncOp:
     callee, args = op.callee.data, op.args.data
     assert isinstance(callee, str) and isinstance(args, tuple)
     try:
-        module = trace_derivative(callee, args, [v.type for v in ir.operands_of(op)], needs, hints=hints)
+        module = trace_derivative(callee, args, [v.type for v in ir.operands_of(op)], needs, hints=hints, device=device)
         run_passes(new_context(), module, ("functionalize", f"decompose{{to=prim random={random}}}"))
     except CompileError as error:
         cure = error.cure or "detach its operands, or register a derivative"

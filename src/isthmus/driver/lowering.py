@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+import torch
 from torch import Tensor
 from xdsl.dialects.builtin import FunctionType, ModuleOp, StringAttr
-from xdsl.dialects.func import ReturnOp
+from xdsl.dialects.func import FuncOp, ReturnOp
 
 from isthmus import ir
 from isthmus.diagnostics import CompileError, RefusedError, UnsupportedError
@@ -33,11 +34,12 @@ from isthmus.driver.rules import Applied, apply_rules, registered
 from isthmus.driver.verify import Verifier
 from isthmus.passes.partition.explain import Explanation, explain_partition
 from isthmus.passes.partition.partition import cut
-from isthmus.passes.pipelines import KERNELS, parse_pass, pass_text, run_passes
+from isthmus.passes.pipelines import KERNELS, gpu_kernels, parse_pass, pass_text, run_passes
 from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.call import NativeProgram
 from isthmus.runtime.convention import Executable, Value
 from isthmus.runtime.interpret import interpreted
+from isthmus.runtime.interpret_on import OnDevice
 
 
 @dataclass
@@ -58,6 +60,11 @@ class Lowering:
     """How often each of the user's rules was used."""
     metadata: Metadata | None = None
     """The boundary of the program, once it is known."""
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    """Where the program runs."""
+    fallbacks: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict[str, tuple[tuple[str, str], ...]])
+    """Function name -> what of it is no machine code of ours: name and reason (programs of a GPU)."""
 
     _trail: Trail = field(default_factory=lambda: Trail(ModuleOp([])))
 
@@ -152,15 +159,28 @@ class Lowering:
         """Make a function at prim level callable: interpreted, or as machine code; a backward names its forward."""
         with compiling():
             if (backend or self.options.backend) == "interpret":
-                return cast(Executable, interpreted(ir.function(module, name), module=module))
+                run = cast(Executable, interpreted(ir.function(module, name), module=module))
+                return run if self.device.type == "cpu" else OnDevice(run, self.device)
             module = self.start(module)
             self.record.restart()
-            for text in KERNELS:
-                self.run(module, text, "kernels" if text == KERNELS[-1] else None)
+            pipeline = KERNELS if self.device.type == "cpu" else gpu_kernels()
+            for text in pipeline:
+                self.run(module, text, "kernels" if text == pipeline[-1] else None)
             self.kernels[name] = module
+            return self._code(ir.function(module, name), forward)
+
+    def _code(self, func: FuncOp, forward: Executable | None) -> Executable:
+        """Make machine code of a planned function for the program's device."""
+        if self.device.type == "cpu":
             known = forward if isinstance(forward, NativeProgram) else None
-            func = ir.function(module, name)
             return make_native(func, self.record, forward=known, use_cache=self.options.cache)
+        from isthmus.driver.on_device import make_on_device
+        from isthmus.runtime.device_program import DeviceProgram
+
+        there = forward if isinstance(forward, DeviceProgram) else None
+        made = make_on_device(func, self.device, self.record, forward=there, use_cache=self.options.cache)
+        self.fallbacks[func.sym_name.data] = made.fallbacks
+        return made
 
     def _inference_node(self, prim: ModuleOp) -> TapeNode:
         function = ir.function(prim, "main")

@@ -62,7 +62,8 @@ class Session:
         """Lower a captured program down to the first call; the backward waits for its first use."""
         record = Record(captured.name)
         hints = captured_hints(captured.module)
-        lowering = Lowering(self.options, record, derivatives_of_calls(self.options, hints), hints=hints)
+        derivative_of = derivatives_of_calls(self.options, hints, str(captured.device))
+        lowering = Lowering(self.options, record, derivative_of, hints=hints, device=captured.device)
         program = Program(captured, lowering)
         self.programs.append(program)
         _COMPILED[0] += 1
@@ -78,11 +79,12 @@ class Session:
             program.node = lowering.node(lowered)
         log("fallbacks", lambda: fallbacks_table(lowered), record.graph)
         log("times", lambda: times_table(record), record.graph)
-        return _call(program.node, captured.constants, lowering.verifier)
+        return _call(program.node, captured, lowering.verifier)
 
 
-def _call(node: TapeNode, constants: Sequence[torch.Tensor], verifier: Verifier | None) -> Compiled:
-    function = CompiledFunction(node.convention, node)
+def _call(node: TapeNode, captured: Captured, verifier: Verifier | None) -> Compiled:
+    constants = captured.constants
+    function = CompiledFunction(node.convention, node, captured.device)
     if not constants and verifier is None:
         return cast(Compiled, function)
 

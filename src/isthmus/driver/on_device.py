@@ -1,0 +1,124 @@
+"""A planned function on a GPU: kernels generated and loaded, what has no kernel by torch's operators on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Region
+
+from isthmus.codegen import nvptx
+from isthmus.codegen.cpu.read_program import kernels_of, read_program
+from isthmus.diagnostics import UnsupportedError
+from isthmus.dialects import kernel
+from isthmus.driver.artifacts import Record, log
+from isthmus.runtime import library
+from isthmus.runtime.cuda_driver import Driver, driver
+from isthmus.runtime.cuda_kernels import Generate, Generated, KernelLoader, LaunchFacts, Loaded
+from isthmus.runtime.cuda_launch import Launcher
+from isthmus.runtime.device_program import DeviceProgram
+from isthmus.runtime.device_steps import Kernel
+from isthmus.runtime.interpret import load_tables
+from isthmus.runtime.interpret_kernel import fused
+from isthmus.runtime.interpret_table import Value as RunValue
+
+
+def make_on_device(
+    func: FuncOp,
+    device: torch.device,
+    record: Record,
+    *,
+    forward: DeviceProgram | None = None,
+    use_cache: bool = True,
+    with_driver: Driver | None = None,
+) -> DeviceProgram:
+    """Compile a planned kernel-level function; a backward reads what is saved from the arena of its `forward`.
+
+    UnsupportedError where cuda-bindings or a GPU is missing, or its driver is too old.
+    """
+    saved_at = dict(forward.program.saved_at) if forward else None
+    program = read_program(func, schema_of=library.schema_of, saved_at=saved_at)
+    loader = KernelLoader(with_driver or driver(), device.index or 0, use_cache=use_cache)
+    generators = {name: _generator(op) for name, op in kernels_of(func).items()}
+    record.stage("emit", "llvm", lambda: _text(func, loader.arch))
+    loaded = loader.load(generators)
+    ops = [op for op in kernel.launches(func) if isinstance(op, kernel.LoopNest)]
+    kernels = [
+        _kernel(op, step.symbol, loader, generators, loaded) for op, step in zip(ops, program.kernel_calls, strict=True)
+    ]
+    made = DeviceProgram(program, kernels, device)
+    record.stage("compile", "asm", lambda: _ptx(func, loader.arch))
+    log("fallbacks", lambda: "\n".join(f"{name}: {why}" for name, why in made.fallbacks) or "none", record.graph)
+    return made
+
+
+def _generator(op: kernel.LoopNest) -> Generate:
+    def generate(arch: str, aligned: bool) -> Generated:
+        if not isinstance(op, kernel.FusedOp) or op.threads is None:
+            raise UnsupportedError("has no schedule for a GPU", op=op.name)
+        module = nvptx.emit([op], arch, aligned=aligned)
+        (made,) = module.kernels.values()
+        facts = LaunchFacts(made.entry, made.block, made.grid, made.shared_bytes, made.alignment)
+        return Generated(module.ptx, facts)
+
+    return generate
+
+
+def _kernel(
+    op: kernel.LoopNest,
+    name: str,
+    loader: KernelLoader,
+    generators: Mapping[str, Generate],
+    loaded: Mapping[str, Loaded | UnsupportedError],
+) -> Kernel:
+    made = loaded[name]
+    if isinstance(made, Loaded):
+        return Kernel(Launcher(loader, name, generators[name], made))
+    load_tables()
+    return Kernel(on_tensors=_Interpreted(op), starts=kernel.starts(op), reason=made.what)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What the interpreter asks of its surroundings."""
+
+    sizes: Mapping[str, int]
+
+    def run_region(self, region: Region, arguments: Sequence[RunValue]) -> list[RunValue]:
+        raise NotImplementedError("a kernel has no regions that run by themselves")
+
+
+@dataclass(frozen=True)
+class _Interpreted:
+    """A kernel by torch's operators: one tensor over the whole space for each value of its body."""
+
+    op: kernel.LoopNest
+
+    def __call__(self, operands: Sequence[Tensor], sizes: Mapping[str, int]) -> Sequence[Tensor]:
+        """Give the results as new tensors."""
+        return cast("Sequence[Tensor]", fused(self.op, operands, _Sizes(sizes)))
+
+
+def _text(func: FuncOp, arch: str) -> str:
+    scheduled = [op for op in kernels_of(func).values() if isinstance(op, kernel.FusedOp) and op.threads is not None]
+    texts: list[str] = []
+    for op in scheduled:
+        try:
+            texts.append(nvptx.llvm_text([op], arch)[0])
+        except UnsupportedError as error:
+            texts.append(f"; {error}")
+    return "\n".join(texts)
+
+
+def _ptx(func: FuncOp, arch: str) -> str:
+    texts: list[str] = []
+    for op in kernels_of(func).values():
+        try:
+            texts.append(_generator(op)(arch, True).ptx)
+        except UnsupportedError as error:
+            texts.append(f"// {error}")
+    return "\n".join(texts)
