@@ -186,7 +186,8 @@ class BatchOp(LiteralOp):
 
     `mapped` has per operand the dimension that counts the examples, or none where all see the whole. The body takes one
     example and yields results for it; in y.. dimension 0 counts the examples. It sees its arguments only. `randomness`
-    says what draws in the body give: "error" (refused), "same" for all examples, or "different" ones.
+    says what draws in the body give: "error" (refused), "same" for all examples, or "different" ones. With `chunk` so
+    many examples are computed at a time.
     """
 
     name = "autodiff.batch"
@@ -195,6 +196,7 @@ class BatchOp(LiteralOp):
     mapped_ = prop_def(Literal, prop_name="mapped")
     size_ = prop_def(Literal, prop_name="size")
     randomness_ = prop_def(Literal, prop_name="randomness")
+    chunk_ = opt_prop_def(Literal, prop_name="chunk")
     body = region_def("single_block")
 
     @property
@@ -207,7 +209,14 @@ class BatchOp(LiteralOp):
         """The number of examples."""
         return cast(ir.Dim, ir.literal(self, "size"))
 
+    @property
+    def chunk(self) -> int | None:
+        """How many examples are computed at a time; None is all of them."""
+        return cast("int | None", ir.literal(self, "chunk"))
+
     def verify_(self) -> None:
+        if self.chunk is not None and self.chunk < 1:
+            raise VerifyException(f"chunk = {self.chunk} must be positive")
         if len(self.mapped) != len(self.operands):
             raise VerifyException("each operand needs its mapped dimension, or none")
         for operand, at, argument in zip(ir.operands_of(self), self.mapped, self.body.block.args, strict=True):

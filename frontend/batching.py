@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from xdsl.ir import Region
 
 from isthmus.dialects import autodiff
-from isthmus.frontend.python_calls import active_recorder
+from isthmus.frontend.active import active_recorder
 from isthmus.frontend.recorder import Recorder
 from isthmus.frontend.structure import create, emit_yield
 from isthmus.frontend.torch_private import spread_over
@@ -23,41 +23,77 @@ Dims = Any
 RANDOMNESS = ("error", "same", "different")
 
 
-def vmap(function: Callable[..., Any], in_dims: Dims, out_dims: Dims, randomness: str) -> Callable[..., Any]:
+class Batch:
+    """A function under vmap while it is captured: the current block takes one example."""
+
+    def __init__(
+        self, recorder: Recorder, size: int | torch.SymInt, randomness: str, chunk_size: int | None = None
+    ) -> None:
+        self.recorder, self.size, self.randomness, self.chunk_size = recorder, size, randomness, chunk_size
+        self._mapped: dict[int, tuple[Tensor, int]] = {}  # by the position of the example among the block's arguments
+        self._region = recorder.region((), sees_history=True)
+        self._scope = self._region.__enter__()
+
+    def leave(self) -> None:
+        """Go on in the enclosing block."""
+        self._region.__exit__(None, None, None)
+
+    def example(self, tensor: Tensor, dim: int) -> Tensor:
+        """Give one example of an outer tensor along a dimension."""
+        recorder = self.recorder
+        with recorder.unrecorded(), torch.no_grad():
+            one = torch.empty_like(tensor.select(dim, 0), memory_format=torch.contiguous_format)
+        example = recorder.like(one, requires_grad=tensor.requires_grad, derived_from=[tensor])
+        self._mapped[len(self._scope.block.args)] = tensor, dim % tensor.dim()
+        recorder.add_input(example)
+        return example
+
+    def close(self, outs: Sequence[Tensor]) -> list[Tensor]:
+        """Leave, and write the op; gives the results for all examples, which dimension 0 counts."""
+        recorder, block = self.recorder, self._scope.block
+        emit_yield(recorder, outs)
+        self.leave()
+        captured = iter(self._scope.captured)
+        given = [self._mapped.get(i) or (next(captured), None) for i in range(len(block.args))]
+        operands = [tensor for tensor, _ in given]
+        whole = [_stacked(recorder, out, self.size, operands) for out in outs]
+        properties: dict[str, LiteralValue] = {
+            "mapped": tuple(dim for _, dim in given),
+            "size": recorder.sizes.dim(self.size) if isinstance(self.size, torch.SymInt) else self.size,
+            "randomness": self.randomness,
+        }
+        if self.chunk_size is not None:
+            properties["chunk"] = self.chunk_size
+        create(recorder, autodiff.BatchOp, operands, properties, [Region(block)], whole)
+        return whole
+
+
+def vmap(
+    function: Callable[..., Any], in_dims: Dims, out_dims: Dims, randomness: str, chunk_size: int | None = None
+) -> Callable[..., Any]:
     """Give the function over all examples, to be called while a program is traced."""
     if randomness not in RANDOMNESS:
         raise ValueError(f"randomness={randomness!r} is none of {', '.join(RANDOMNESS)}")
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"chunk_size={chunk_size} must be positive, or None for all examples at once")
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
         recorder = active_recorder()
         assert recorder is not None
         leaves, structure = pytree.tree_flatten(args)
-        named, named_structure = pytree.tree_flatten(kwargs)
-        dims = [*_in_dims(leaves, structure, in_dims), *(0 if isinstance(v, Tensor) else None for v in named)]
-        leaves = [*leaves, *named]
-        size = _size(leaves, dims)
-        inputs = [(t, d) for t, d in zip(leaves, dims, strict=True) if isinstance(t, Tensor) and d is not None]
-        examples = [_example(recorder, t, d) for t, d in inputs]
-        rest = iter(examples)
-        given = [v if d is None else next(rest) for v, d in zip(leaves, dims, strict=True)]
-        count = structure.num_leaves
-        with recorder.region(examples) as scope:
-            result = function(
-                *pytree.tree_unflatten(given[:count], structure),
-                **pytree.tree_unflatten(given[count:], named_structure),
-            )
+        dims = _in_dims(leaves, structure, in_dims)
+        batch = Batch(recorder, _size(leaves, dims), randomness, chunk_size)
+        left = False
+        try:
+            given = [v if d is None else batch.example(v, d) for v, d in zip(leaves, dims, strict=True)]
+            result = function(*pytree.tree_unflatten(given, structure), **kwargs)
             outs, out_structure = pytree.tree_flatten(result)
             _require_tensors(outs)
-            emit_yield(recorder, outs)
-        operands = [*(t for t, _ in inputs), *scope.captured]
-        places: list[LiteralValue] = [*(d for _, d in inputs), *(None for _ in scope.captured)]
-        whole = [_stacked(recorder, o, size, operands) for o in outs]
-        properties: dict[str, LiteralValue] = {
-            "mapped": tuple(places),
-            "size": recorder.sizes.dim(size) if isinstance(size, torch.SymInt) else size,
-            "randomness": randomness,
-        }
-        create(recorder, autodiff.BatchOp, operands, properties, [Region(scope.block)], whole)
+            left = True
+            whole = batch.close(outs)
+        finally:
+            if not left:
+                batch.leave()
         return pytree.tree_unflatten(_placed(whole, out_dims, out_structure), out_structure)
 
     return mapped
@@ -94,12 +130,6 @@ def _size(leaves: Sequence[Any], dims: Sequence[int | None]) -> int | torch.SymI
     if any(s != sizes[0] for s in sizes):
         raise ValueError(f"the mapped dimensions must have one size, not {list(map(int, sizes))}; see in_dims")
     return sizes[0]
-
-
-def _example(recorder: Recorder, tensor: Tensor, dim: int) -> Tensor:
-    with recorder.unrecorded(), torch.no_grad():
-        one = torch.empty_like(tensor.select(dim, 0), memory_format=torch.contiguous_format)
-    return recorder.like(one, requires_grad=tensor.requires_grad, derived_from=[tensor])
 
 
 def _require_tensors(outs: Sequence[Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-import torch
 from torch import Tensor, fx
 from torch._higher_order_ops.wrap import TagActivationCheckpoint
 from xdsl.ir import Region
@@ -91,11 +90,11 @@ def gradient(call: Call) -> object:
     examples = as_list(call.example)
     present = [i for i, e in enumerate(examples) if isinstance(e, Tensor)]
     recorder = call.recorder
-    if any(t is c for t in ins for c in recorder.scope.captured):
+    if not all(recorder.scope.sees_history_of(recorder.fake_of(t)) for t in ins):
         raise UnsupportedError(
             "a gradient by a tensor from outside of the region that asks for it has no compiled form",
             op="torch.autograd.grad",
-            cure="differentiate inside: call isthmus.grad or isthmus.vjp in the function that is mapped",
+            cure="differentiate inside of it: call isthmus.grad or isthmus.vjp in the branch or the loop's body",
         )
     sources = [*outs, *ins, *(s for s in seeds if isinstance(s, Tensor))]
     results = [
@@ -129,17 +128,3 @@ _GRAD_ARGUMENTS = (
     "is_grads_batched",
     "materialize_grads",
 )
-
-
-def functorch_gradient(call: Call) -> object:
-    """_autograd_grad(outputs, inputs, grad_outputs, retain_graph, create_graph) of torch.func.grad and vjp."""
-    arguments = dict(
-        zip(("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph"), call.args, strict=False)
-    )
-    kwargs = {"create_graph": True, **arguments, **call.kwargs}
-    return gradient(Call(call.recorder, call.run_body, (), kwargs, tuple(tensors_in(kwargs["inputs"]))))
-
-
-def wrap_for_grad(call: Call) -> object:
-    """The inner function's own variable: a value apart, so that only its uses are differentiated."""
-    return torch.ops.aten.alias.default(cast(Tensor, call.args[0]))

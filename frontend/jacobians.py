@@ -13,21 +13,21 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from isthmus.frontend.batching import vmap
-from isthmus.frontend.transforms import jvp, positions_of, split_aux, vjp
+from isthmus.frontend.transforms import jvp, of_arguments, split_aux, vjp
 
 Function = Callable[..., Any]
 Argnums = int | tuple[int, ...]
 
 
-def jacrev(function: Function, argnums: Argnums, has_aux: bool) -> Function:
+def jacrev(function: Function, argnums: Argnums, has_aux: bool, chunk_size: int | None = None) -> Function:
     """Give the function whose result is the Jacobian of `function`, a row at a time."""
 
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        of_chosen, chosen = _chosen(function, argnums, args, kwargs)
+        of_chosen, chosen = of_arguments(function, argnums, args, kwargs)
         output, pull, *aux = vjp(of_chosen, chosen, has_aux)
         outs, structure = pytree.tree_flatten(output)
         basis = pytree.tree_unflatten(_basis(outs), structure)
-        rows = vmap(pull, 0, 0, "same")(basis)
+        rows = vmap(pull, 0, 0, "same", chunk_size)(basis)
         inputs, input_structure = pytree.tree_flatten(rows)
         found = [
             pytree.tree_unflatten([r.reshape(o.shape + r.shape[1:]) for r in part], input_structure)
@@ -43,7 +43,7 @@ def jacfwd(function: Function, argnums: Argnums, has_aux: bool, randomness: str)
     """Give the function whose result is the Jacobian of `function`, a column at a time."""
 
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        of_chosen, chosen = _chosen(function, argnums, args, kwargs)
+        of_chosen, chosen = of_arguments(function, argnums, args, kwargs)
         inputs, input_structure = pytree.tree_flatten(chosen)
         basis = pytree.tree_unflatten(_basis(inputs), input_structure)
         aux: list[Any] = []
@@ -64,21 +64,6 @@ def jacfwd(function: Function, argnums: Argnums, has_aux: bool, randomness: str)
         return (result, aux[0]) if has_aux else result
 
     return jacobian
-
-
-def _chosen(
-    function: Function, argnums: Argnums, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Function, tuple[Any, ...]]:
-    """Give the function of the chosen arguments alone, and these."""
-    positions = positions_of(argnums, len(args))
-
-    def of_chosen(*chosen: Any) -> Any:
-        given = list(args)
-        for i, value in zip(positions, chosen, strict=True):
-            given[i] = value
-        return function(*given, **kwargs)
-
-    return of_chosen, tuple(args[i] for i in positions)
 
 
 def _basis(tensors: Sequence[Tensor]) -> list[Tensor]:

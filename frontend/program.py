@@ -39,6 +39,17 @@ class Scope:
     """Keys are weak: a second owner of a fresh tensor would make torch's bindings copy it."""
     captured: list[Tensor] = field(default_factory=list[Tensor])
     """Tensors of the enclosing scope that became extra arguments of the block."""
+    sees_history: bool = False
+    """Whether gradients asked for in the block may go through what the enclosing one computed before it."""
+
+    def sees_history_of(self, tensor: Tensor) -> bool:
+        """Tell whether a gradient by the tensor may be asked for here: it is made here, or where history is seen."""
+        scope = self
+        while scope.parent is not None and (tensor not in scope.values or any(tensor is c for c in scope.captured)):
+            if not scope.sees_history:
+                return False
+            scope = scope.parent
+        return True
 
 
 class Program:
@@ -165,10 +176,10 @@ class Program:
         return op.results[0]
 
     @contextmanager
-    def region(self, tensors: Sequence[Tensor]) -> Generator[Scope]:
+    def region(self, tensors: Sequence[Tensor], *, sees_history: bool = False) -> Generator[Scope]:
         """Write into a new block whose arguments are these tensors; other outer tensors that it meets join them."""
         outer = self.scope
-        self.scope = Scope(Block(), outer)
+        self.scope = Scope(Block(), outer, sees_history=sees_history)
         try:
             for tensor in tensors:
                 self.add_input(tensor)

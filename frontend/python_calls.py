@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
@@ -18,19 +17,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from isthmus.diagnostics import UnsupportedError
-from isthmus.frontend import checkpoint, structured
+from isthmus.frontend import checkpoint, functorch_calls, structured
+from isthmus.frontend.active import active_recorder, tracing_into
 from isthmus.frontend.backward import Backward
 from isthmus.frontend.custom_gradient import emit_custom, without_grad_marks
 from isthmus.frontend.recorder import Recorder
 from isthmus.frontend.structure import Call, as_list, emit_yield, exchange, in_place_of
 from isthmus.frontend.torch_private import checkpoint_generator
-
-_ACTIVE = threading.local()
-
-
-def active_recorder() -> Recorder | None:
-    """Give the recorder of the trace that this thread is in, or None."""
-    return getattr(_ACTIVE, "recorder", None)
 
 
 class PythonCalls(TorchFunctionMode):
@@ -151,16 +144,11 @@ _READS_DATA: dict[object, str] = {
 
 @contextmanager
 def intercepted(recorder: Recorder) -> Generator[None]:
-    """Trace autograd.Function, checkpoint and torch.cond of this thread as what they are."""
-    before = getattr(_ACTIVE, "recorder", None)
-    _ACTIVE.recorder = recorder
-    with ExitStack() as patches:
-        for target, name, replacement in _patches():
+    """Trace autograd.Function, checkpoint, torch.func and torch.cond of this thread as what they are."""
+    with ExitStack() as patches, tracing_into(recorder):
+        for target, name, replacement in [*_patches(), *functorch_calls.patches()]:
             patches.enter_context(mock.patch.object(target, name, replacement))
-        try:
-            yield
-        finally:
-            _ACTIVE.recorder = before
+        yield
 
 
 def _patches() -> list[tuple[object, str, object]]:
@@ -170,26 +158,26 @@ def _patches() -> list[tuple[object, str, object]]:
     original_enter, original_exit = record_function.__enter__, record_function.__exit__
 
     def apply(cls: type[Function], *args: object, **kwargs: object) -> object:
-        recorder = getattr(_ACTIVE, "recorder", None)
+        recorder = active_recorder()
         if recorder is None or cls.__module__ == _REGISTERED_AUTOGRAD:
             return original_apply.__func__(cls, *args, **kwargs)
         return _custom_function(recorder, cls, args, kwargs)
 
     def generator(function: object, preserve: bool, context_fn: object, *rest: object, **kwargs: object) -> object:
-        recorder = getattr(_ACTIVE, "recorder", None)
+        recorder = active_recorder()
         if recorder is None:
             return original_generator(function, preserve, context_fn, *rest, **kwargs)
         return _checkpointed(recorder, context_fn)
 
     def enter(self: record_function) -> record_function:
-        return self if getattr(_ACTIVE, "recorder", None) is not None else original_enter(self)
+        return self if active_recorder() is not None else original_enter(self)
 
     def leave(self: record_function, *error: object) -> None:
-        if getattr(_ACTIVE, "recorder", None) is None:
+        if active_recorder() is None:
             original_exit(self, *error)
 
     def is_dynamo_compiling() -> bool:
-        return getattr(_ACTIVE, "recorder", None) is not None or original_compiling()
+        return active_recorder() is not None or original_compiling()
 
     return [
         (Function, "apply", classmethod(apply)),

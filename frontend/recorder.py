@@ -48,8 +48,10 @@ class Recorder(Program, ProxyTorchDispatchMode):
         """Whether any op was recorded with gradients on."""
         self.numbers: dict[str, Tensor] = {}
         """Symbols of floats -> the 0-d f64 tensor that holds the number."""
-        self.skipped_levels = 0
-        """How many functorch levels (torch.func.grad) the program entered that are not entered here."""
+        self.batches: list[object] = []
+        """The vmaps of torch.func whose functions are being imported, see `functorch.py`."""
+        self.duals: list[list[tuple[Tensor, Tensor]]] = []
+        """For each level of forward mode that is open: its variables, each with the direction in which it moves."""
         self.policy: checkpoint.Policy | None = None
         """Of the checkpoint region that is being recorded."""
         self.tag: str | None = None

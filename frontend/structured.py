@@ -9,9 +9,8 @@ import torch
 from torch._ops import HigherOrderOperator
 
 from isthmus.diagnostics import UnsupportedError
-from isthmus.frontend import control_flow, gradients
+from isthmus.frontend import control_flow, functorch, gradients
 from isthmus.frontend.structure import Call
-from isthmus.frontend.torch_private import add_batch_dim, remove_batch_dim
 
 Handler = Callable[[Call], object]
 
@@ -54,41 +53,9 @@ def _exit_inference_mode(call: Call) -> object:
     return None
 
 
-def _forward_mode(call: Call) -> object:
-    raise UnsupportedError("forward-mode differentiation has no compiled form here", cure="use isthmus.jvp")
-
-
 def _data_attribute(call: Call) -> object:
     """x.data: the same memory without history."""
     return torch.ops.aten.detach.default(cast(torch.Tensor, call.args[0]))
-
-
-def _first(call: Call) -> object:
-    return call.args[0]
-
-
-def _nothing(call: Call) -> object:
-    return None
-
-
-def _enter_grad_level(call: Call) -> object:
-    call.recorder.skipped_levels += 1
-    return None
-
-
-def _exit_grad_level(call: Call) -> object:
-    call.recorder.skipped_levels -= 1
-    return None
-
-
-def _add_batch_dim(call: Call) -> object:
-    tensor, dim, level = call.args
-    return add_batch_dim(tensor, dim, cast(int, level) - call.recorder.skipped_levels)
-
-
-def _remove_batch_dim(call: Call) -> object:
-    tensor, level, size, dim = call.args
-    return remove_batch_dim(tensor, cast(int, level) - call.recorder.skipped_levels, size, dim)
 
 
 HANDLERS: dict[str, Handler] = {
@@ -103,20 +70,7 @@ HANDLERS: dict[str, Handler] = {
     "torch.autograd.grad": gradients.gradient,
     "torch.autograd.grad_mode._enter_inference_mode": _enter_inference_mode,
     "torch.autograd.grad_mode._exit_inference_mode": _exit_inference_mode,
-    "torch._functorch.eager_transforms._autograd_grad": gradients.functorch_gradient,
-    "torch._C._functorch._wrap_for_grad": gradients.wrap_for_grad,
-    "torch._functorch.predispatch._unwrap_for_grad": _first,
-    "torch._C._functorch._unwrap_for_grad": _first,
-    "torch._functorch.eager_transforms._set_tensor_requires_grad": _first,
-    "torch._C._functorch._jvp_increment_nesting": _forward_mode,
-    "torch._functorch.predispatch._enter_dual_level": _forward_mode,
     "torch._C._autograd._get_data_attr": _data_attribute,
-    "torch._C._functorch._grad_increment_nesting": _enter_grad_level,
-    "torch._C._functorch._grad_decrement_nesting": _exit_grad_level,
-    "torch._functorch.predispatch._add_batch_dim": _add_batch_dim,
-    "torch._functorch.predispatch._remove_batch_dim": _remove_batch_dim,
-    "torch._C._functorch.set_inplace_requires_grad_allowed": _nothing,
-    "torch._C._autograd._saved_tensors_hooks_disable": _nothing,
-    "torch._C._autograd._saved_tensors_hooks_enable": _nothing,
+    **functorch.HANDLERS,
 }
 """Name of a target -> what imports its calls."""

@@ -95,16 +95,6 @@ def is_entered(mode: ProxyTorchDispatchMode) -> bool:
     return _get_dispatch_mode_pre_dispatch(torch._C._TorchDispatchModeKey.PROXY) is mode
 
 
-def add_batch_dim(tensor: object, dim: object, level: int) -> object:
-    """Make a tensor batched at a level of vmap."""
-    return torch._C._functorch._add_batch_dim(tensor, dim, level)
-
-
-def remove_batch_dim(tensor: object, level: int, size: object, dim: object) -> object:
-    """Give the plain tensor behind a batched one."""
-    return torch._C._functorch._remove_batch_dim(tensor, level, size, dim)
-
-
 def transform_depth() -> int:
     """Give how many transforms of torch.func are entered."""
     return len(torch._C._functorch.get_interpreter_stack() or ())

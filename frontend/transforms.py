@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from isthmus.frontend.python_calls import active_recorder
+from isthmus.frontend.active import active_recorder
 
 Function = Callable[..., Any]
 
@@ -53,6 +53,21 @@ def positions_of(argnums: int | tuple[int, ...], count: int) -> list[int]:
     if len(set(positions)) != len(positions):
         raise ValueError(f"argnums={argnums} names an argument twice")
     return positions
+
+
+def of_arguments(
+    function: Function, argnums: int | tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Function, tuple[Any, ...]]:
+    """Give the function of the chosen arguments alone, and these."""
+    positions = positions_of(argnums, len(args))
+
+    def of_chosen(*chosen: Any) -> Any:
+        given = list(args)
+        for i, value in zip(positions, chosen, strict=True):
+            given[i] = value
+        return function(*given, **kwargs)
+
+    return of_chosen, tuple(args[i] for i in positions)
 
 
 def _opened(values: Any) -> tuple[Any, list[Tensor], pytree.TreeSpec]:
@@ -126,13 +141,12 @@ def vjp(function: Function, primals: Sequence[Any], has_aux: bool) -> tuple[Any,
     with torch.enable_grad():
         kept = forward()
     output, _, _, aux = kept
-    scope = None if recorder is None else recorder.scope
 
     def pull(*cotangents: Any) -> Any:
         here = active_recorder()
         with torch.enable_grad():
-            # Another region sees nothing of what led to its inputs: there the forward computation is repeated.
-            elsewhere = here is not None and here is recorder and here.scope is not scope
+            # A branch or a loop's body sees nothing of what led to its inputs: the forward computation is repeated.
+            elsewhere = here is not None and here is recorder and not all(map(here.scope.sees_history_of, kept[1]))
             out, variables, structure, _ = forward() if elsewhere else kept
             seeds = _cotangents(out, cotangents[0] if len(cotangents) == 1 else cotangents)
             outer = any(t.requires_grad for t in [*seeds, *pytree.tree_leaves(primals)])

@@ -25,13 +25,14 @@ OpT = TypeVar("OpT", bound=PrimOp)
 class Emitter:
     """Appends primitives to a block; an op equal to one already made gives that one's results.
 
-    `location` is put on every op that is made. Folding and sharing keep every bit of a result.
+    `location` is put on every op that is made. Folding and sharing keep every bit of a result. `outer` makes a block
+    that sees another one's values.
     """
 
     def __init__(self, block: Block, outer: Emitter | None = None) -> None:
         self.block = block
         self.location: LocationAttr = ir.UNKNOWN
-        self._outer = outer
+        self.outer = outer
         self._made: dict[object, PrimOp] = {}
 
     # ---- making ops
@@ -78,7 +79,7 @@ class Emitter:
             found = scope._made.get(key)
             if found is not None:
                 return cast(OpT, found)
-            scope = scope._outer
+            scope = scope.outer
         return None
 
     def copy(self, op: PrimOp, operands: Sequence[SSAValue]) -> tuple[SSAValue, ...]:

@@ -7,7 +7,7 @@ After: the reverse walk from %y to %x, in its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -51,6 +51,16 @@ def copy(e: Emitter, op: Operation, operands: Sequence[SSAValue], fallbacks: Fal
         )
     e.location = op.location
     return expand(e, op, operands, fallbacks)
+
+
+def expands(cls: type[Operation]) -> Callable[[_Expand], _Expand]:
+    """Enter what an op becomes when it is copied."""
+
+    def enter(expand: _Expand) -> _Expand:
+        _EXPANSIONS[cls] = expand
+        return expand
+
+    return enter
 
 
 def _with_regions(e: Emitter, op: PrimOp, operands: Sequence[SSAValue], fallbacks: Fallbacks) -> Sequence[SSAValue]:
@@ -110,13 +120,25 @@ def _vjp(e: Emitter, op: Operation, operands: Sequence[SSAValue], fallbacks: Fal
         value = given[out]
         ct = e.const_like(1, value) if seed is None else given[seed]
         seeds[value] = e.add(seeds[value], ct) if value in seeds else ct
-    ops = list(e.block.ops)
+    ops = list(_visible(e, ins))
     found = pull(e, ops, activity(ops, ins), seeds, fallbacks)
     results: list[SSAValue] = []
     for at in op.present:
         gradient = found.get(ins[at]) or e.zeros_like(ins[at])
         results.append(gradient if op.create_graph else e.stop_gradient(gradient))
     return results
+
+
+def _visible(e: Emitter, ins: Sequence[SSAValue]) -> Iterator[Operation]:
+    """Give the ops that may read `ins`: those of the block, and of the blocks around it as far out as `ins` are made."""
+    block = e.block
+    if e.outer is not None and any(_block_of(v) is not block for v in ins):
+        yield from _visible(e.outer, ins)
+    yield from list(block.ops)
+
+
+def _block_of(value: SSAValue) -> Block | None:
+    return value.owner.parent if isinstance(value.owner, Operation) else value.owner
 
 
 def _custom(e: Emitter, op: Operation, operands: Sequence[SSAValue], fallbacks: Fallbacks) -> Sequence[SSAValue]:

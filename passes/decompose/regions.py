@@ -144,6 +144,8 @@ def _batch(rebuild: Rebuild, scope: Scope, op: Operation) -> Sequence[SSAValue]:
         operands.append(_keys(scope.e, scope.random, (op.size,) if different else ()))
         mapped.append(0 if different else None)
     literals = {"mapped": tuple(mapped), "size": op.size, "randomness": randomness}
+    if op.chunk is not None:
+        literals["chunk"] = op.chunk
     return rebuild.emit(scope, op, autodiff.BatchOp, operands, [Region(body.block)], None, **literals)
 
 

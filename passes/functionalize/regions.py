@@ -20,11 +20,12 @@ from isthmus.passes.functionalize.storage import Reference
 class _Body:
     """A region that becomes functional: its arguments as references, its block of values."""
 
-    def __init__(self, program: Program, region: Region) -> None:
+    def __init__(self, program: Program, region: Region, outside: frozenset[SSAValue] = frozenset()) -> None:
+        """`outside`: arguments that are values of the surroundings, by which a gradient may be asked for."""
         old = region.block
         self.block = Block(arg_types=[aten.value_type(a.type) for a in old.args])
         self.e = Emission(self.block)
-        inner = Program(self.e, asked_for(old), recorded=program.recorded)
+        inner = Program(self.e, asked_for(old) - outside, recorded=program.recorded)
         self.arguments: list[Reference | None] = []
         for captured, argument in zip(old.args, self.block.args, strict=True):
             argument.name_hint = captured.name_hint
@@ -92,7 +93,9 @@ def _control_flow(program: Program, op: Operation) -> None:
 @rewrites(autodiff.BatchOp)
 def _batch(program: Program, op: Operation) -> None:
     """The body gives new values."""
-    body = _Body(program, op.regions[0])
+    assert isinstance(op, autodiff.BatchOp)
+    shared = frozenset[SSAValue](a for a, at in zip(op.body.block.args, op.mapped, strict=True) if at is None)
+    body = _Body(program, op.body, shared)
     if body.written:
         raise UnsupportedError(
             "a function under vmap writes one of its arguments or a tensor from outside", cure="write a clone of it"

@@ -21,7 +21,10 @@ LIMIT = 4096
 
 
 class Batch:
-    """Values of the body over all examples: mapped ones have the examples in dimension 0, the others are the same."""
+    """Values of the body over all examples: mapped ones have the examples in dimension 0, the others are the same.
+
+    A value that nobody defined is one of the surroundings.
+    """
 
     def __init__(self, e: Emitter, size: ir.Dim, fallbacks: Fallbacks) -> None:
         self.e, self.size, self.fallbacks = e, size, fallbacks
@@ -41,11 +44,11 @@ class Batch:
     def shared(self, value: SSAValue) -> SSAValue:
         """Give a value that is the same for all examples."""
         assert value not in self._mapped
-        return self._values[value]
+        return self._values.get(value, value)
 
     def over_all(self, value: SSAValue) -> SSAValue:
         """Give a value with the examples in dimension 0."""
-        over = self._values[value]
+        over = self._values.get(value, value)
         if value in self._mapped:
             return over
         shape = ir.shape_of(over)

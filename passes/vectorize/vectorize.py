@@ -13,18 +13,20 @@ After:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.traits import IsTerminator
 
 from isthmus import ir
 from isthmus.dialects import autodiff
 from isthmus.dialects.prim import Emitter
-from isthmus.passes.autodiff.expand import TERMINATORS, inline
+from isthmus.passes.autodiff.differentiate import Body, replace_function
+from isthmus.passes.autodiff.expand import TERMINATORS, expands, inline
 from isthmus.passes.autodiff.table import Fallbacks, TakesDerivatives
 from isthmus.passes.vectorize import rules
 from isthmus.passes.vectorize.table import Batch, batched
@@ -32,56 +34,39 @@ from isthmus.passes.vectorize.table import Batch, batched
 
 @dataclass(frozen=True)
 class VectorizePass(TakesDerivatives, ModulePass):
-    """Needs: functions in primitives, not differentiated yet. Leaves: no autodiff.batch; gradients in it expanded."""
+    """Needs: functions in primitives, not differentiated yet. Leaves: no autodiff.batch outside of custom backwards.
+
+    In functions that have one, gradients asked for are expanded too: what is mapped may depend on them.
+    """
 
     name = "vectorize"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for func in ir.functions(op).values():
-            for inner in list(_innermost_first(func)):
-                _replace(inner, self.fallbacks)
+        for name, func in ir.functions(op).items():
+            if any(isinstance(inner, autodiff.BatchOp) for inner in func.walk()):
+                body = Body(func, self.fallbacks, as_gradients=False)
+                replace_function(op, name, body.close(name, body.signature, []))
 
 
-def _innermost_first(op: Operation) -> Iterator[autodiff.BatchOp]:
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.ops:
-                yield from _innermost_first(inner)
-    if isinstance(op, autodiff.BatchOp):
-        yield op
+@expands(autodiff.BatchOp)
+def vectorized(e: Emitter, op: Operation, operands: Sequence[SSAValue], fallbacks: Fallbacks) -> Sequence[SSAValue]:
+    """Give the results for all examples.
 
-
-def _replace(op: autodiff.BatchOp, fallbacks: Fallbacks) -> None:
-    """Put the batched body in the place of the op."""
-    operands = ir.operands_of(op)
-    block = Block(arg_types=[v.type for v in operands])
-    e = Emitter(block)
-    e.location = op.location
-    results = vectorized(e, op, block.args, fallbacks)
-    for argument, operand in zip(block.args, operands, strict=True):
-        argument.replace_all_uses_with(operand)
-    given: dict[SSAValue, SSAValue] = dict(zip(block.args, operands, strict=True))
-    results = [given.get(r, r) for r in results]
-    parent = op.parent
-    assert parent is not None
-    for made in list(block.ops):
-        made.detach()
-        parent.insert_op_before(made, op)
-    for old, new in zip(op.results, results, strict=True):
-        old.replace_all_uses_with(new)
-    op.detach()
-    op.erase()
-
-
-def vectorized(e: Emitter, op: autodiff.BatchOp, operands: Sequence[SSAValue], fallbacks: Fallbacks) -> list[SSAValue]:
-    """Give the results for all examples; a gradient asked for in the body is expanded there first."""
-    example = Block(arg_types=[a.type for a in op.body.block.args])
-    yielded = inline(Emitter(example), op.body.block, example.args, fallbacks)
+    First the program for one example: gradients expand there, and what all examples share are the outer values.
+    """
+    assert isinstance(op, autodiff.BatchOp)
+    source = op.body.block
+    example = Block(arg_types=[a.type for a in source.args])
     batch = Batch(e, op.size, fallbacks)
+    arguments: list[SSAValue] = []
     for argument, operand, at in zip(example.args, operands, op.mapped, strict=True):
-        batch.define(argument, operand if at is None else rules.moved_to_front(e, operand, at), at is not None)
+        arguments.append(operand if at is None else argument)
+        if at is not None:
+            batch.define(argument, rules.moved_to_front(e, operand, at), mapped=True)
+    yielded = inline(Emitter(example, outer=e), source, arguments, fallbacks)
     example.add_op(ir.create_op(autodiff.YieldOp, yielded, (), location=op.location))
-    for inner in example.ops:
+    ir.erase_unused(example, lambda inner: inner.has_trait(IsTerminator))
+    for inner in list(example.ops):
         if not isinstance(inner, TERMINATORS):
             e.location = inner.location
             batched(batch, inner)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from isthmus.driver.measure import measure
     from isthmus.driver.rules import register_decomposition, register_derivative, register_rewrite
     from isthmus.driver.train_step import train_step
-    from isthmus.driver.transforms import grad, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp, vmap
+    from isthmus.transforms import grad, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp, vmap
     from isthmus.frontend.custom_vjp import custom_vjp
     from isthmus.runtime.call import last_call_native
 
@@ -22,11 +22,11 @@ _PUBLIC = {
     "compiler": "isthmus.driver.compilers",
     "custom_vjp": "isthmus.frontend.custom_vjp",
     "explain": "isthmus.driver.explain",
-    "grad": "isthmus.driver.transforms",
-    "hessian": "isthmus.driver.transforms",
-    "jacfwd": "isthmus.driver.transforms",
-    "jacrev": "isthmus.driver.transforms",
-    "jvp": "isthmus.driver.transforms",
+    "grad": "isthmus.transforms",
+    "hessian": "isthmus.transforms",
+    "jacfwd": "isthmus.transforms",
+    "jacrev": "isthmus.transforms",
+    "jvp": "isthmus.transforms",
     "register_decomposition": "isthmus.driver.rules",
     "register_derivative": "isthmus.driver.rules",
     "register_rewrite": "isthmus.driver.rules",
@@ -34,9 +34,9 @@ _PUBLIC = {
     "reset": "isthmus.driver.api",
     "trace": "isthmus.driver.api",
     "train_step": "isthmus.driver.train_step",
-    "value_and_grad": "isthmus.driver.transforms",
-    "vjp": "isthmus.driver.transforms",
-    "vmap": "isthmus.driver.transforms",
+    "value_and_grad": "isthmus.transforms",
+    "vjp": "isthmus.transforms",
+    "vmap": "isthmus.transforms",
     "last_call_native": "isthmus.runtime.call",
     "CompileError": "isthmus.diagnostics",
     "UnsupportedError": "isthmus.diagnostics",

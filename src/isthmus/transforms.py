@@ -1,4 +1,8 @@
-"""`isthmus.grad` and its kin: recorded inside a trace, compiled by themselves outside of one."""
+"""`isthmus.grad` and its kin: part of the graph under Dynamo and in a trace, compiled by themselves elsewhere.
+
+Dynamo knows torch.func: what it traces of a transform of ours is torch's transform, with guards on all that it reads,
+and the graph's levels become our ops (`frontend/functorch.py`). So nothing here but `is_compiling` runs under Dynamo.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +12,36 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
-from torch._dynamo import disable as outside_of_dynamo
+from torch.compiler import is_compiling
 
 from isthmus.driver.api import compile_in
 from isthmus.driver.options import Options
 from isthmus.driver.session import Session
 from isthmus.frontend import batching, jacobians, transforms
-from isthmus.frontend.python_calls import active_recorder
+from isthmus.frontend.active import active_recorder
 
 Function = Callable[..., Any]
 
 
 class Transformed:
-    """A transformed function. Inside a trace it is recorded; outside it is compiled at its first call and kept."""
+    """A transformed function.
 
-    def __init__(self, function: Function, inside: Function) -> None:
+    Under Dynamo it is torch's transform, inside a trace it is recorded; elsewhere it is compiled at its first call and
+    kept.
+    """
+
+    def __init__(self, function: Function, inside: Function, under_dynamo: Function) -> None:
         self._inside = functools.wraps(function)(inside) if hasattr(function, "__name__") else inside
         self._inside.__dict__.setdefault("__wrapped__", function)
+        self._under_dynamo = under_dynamo
         self._compiled: Function | None = None
         self.__name__ = str(getattr(function, "__name__", type(function).__name__))
         self.__wrapped__ = self._inside
 
-    @outside_of_dynamo
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the transformed function."""
+        if is_compiling():
+            return self._under_dynamo(*args, **kwargs)
         if active_recorder() is not None:
             return self._inside(*args, **kwargs)
         if self._compiled is None:
@@ -39,8 +49,8 @@ class Transformed:
         return self._compiled(*args, **kwargs)
 
 
-def _transformed(function: Function, inside: Function) -> Function:
-    return cast(Function, Transformed(function, inside))
+def _transformed(function: Function, inside: Function, under_dynamo: Function) -> Function:
+    return cast(Function, Transformed(function, inside, under_dynamo))
 
 
 def compiled(function: Function) -> Function:
@@ -68,38 +78,51 @@ def value_and_grad(func: Function, argnums: int | tuple[int, ...] = 0, has_aux: 
     are pytrees of float or complex tensors, gradients are like them. Raises TypeError where the value is no number or
     an argument no float tensor, ValueError on argnums out of range.
     """
-    return _transformed(func, transforms.value_and_grad(func, argnums, has_aux))
+    gradient_first = torch.func.grad_and_value(func, argnums, has_aux)
+
+    def under_dynamo(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        gradient, value = gradient_first(*args, **kwargs)
+        return value, gradient
+
+    if is_compiling():
+        return under_dynamo
+    return _transformed(func, transforms.value_and_grad(func, argnums, has_aux), under_dynamo)
 
 
 def grad(func: Function, argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Function:
     """Give the function that computes `func`'s gradient; with `has_aux` (gradient, aux). See `value_and_grad`."""
+    under_dynamo = torch.func.grad(func, argnums, has_aux)
+    if is_compiling():
+        return under_dynamo
     both = transforms.value_and_grad(func, argnums, has_aux)
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
         value, found = both(*args, **kwargs)
         return (found, value[1]) if has_aux else found
 
-    return _transformed(func, gradient)
+    return _transformed(func, gradient, under_dynamo)
 
 
-@outside_of_dynamo
 def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """Evaluate `func(*primals)`: (output, vjp_fn), or (output, vjp_fn, aux).
 
     `vjp_fn(cotangents)`, cotangents like the output, gives the tuple of Jᵀ·cotangents, one for each primal. Raises
     TypeError for primals that are no float tensors, ValueError for a cotangent of another shape.
     """
+    if is_compiling():
+        return torch.func.vjp(func, *primals, has_aux=has_aux)
     if active_recorder() is None:
         func = _kept(func, "call", lambda: compiled(_plain(func)))
     return transforms.vjp(func, primals, has_aux)
 
 
-@outside_of_dynamo
 def jvp(func: Function, primals: Any, tangents: Any, *, has_aux: bool = False) -> tuple[Any, ...]:
     """Evaluate `func(*primals)` and its derivative along `tangents`: (output, J·tangents), or with aux as a third.
 
     `primals` and `tangents` are tuples of the same structure and shapes. Raises TypeError or ValueError otherwise.
     """
+    if is_compiling():
+        return torch.func.jvp(func, primals, tangents, has_aux=has_aux)
     inside = functools.partial(transforms.jvp, func, has_aux=has_aux)
     if active_recorder() is not None:
         return inside(primals, tangents)
@@ -116,16 +139,23 @@ def jacrev(
     """Give the function that computes `func`'s Jacobian in reverse mode: best for fewer outputs than inputs.
 
     For an output of shape [..a] and an argument of shape [..x] it gives [..a, ..x]; pytrees of outputs give pytrees of
-    (pytrees of) Jacobians. `argnums` and `has_aux` as for `grad`; `chunk_size` is accepted and changes nothing.
+    (pytrees of) Jacobians. `argnums` and `has_aux` as for `grad`; `chunk_size` rows are computed at a time, by default
+    all of them.
     """
-    return _transformed(func, jacobians.jacrev(func, argnums, has_aux))
+    under_dynamo = torch.func.jacrev(func, argnums, has_aux=has_aux, chunk_size=chunk_size)
+    if is_compiling():
+        return under_dynamo
+    return _transformed(func, jacobians.jacrev(func, argnums, has_aux, chunk_size), under_dynamo)
 
 
 def jacfwd(
     func: Function, argnums: int | tuple[int, ...] = 0, has_aux: bool = False, *, randomness: str = "error"
 ) -> Function:
     """Give the function that computes `func`'s Jacobian in forward mode: best for fewer inputs. See `jacrev`."""
-    return _transformed(func, jacobians.jacfwd(func, argnums, has_aux, randomness))
+    under_dynamo = torch.func.jacfwd(func, argnums, has_aux, randomness=randomness)
+    if is_compiling():
+        return under_dynamo
+    return _transformed(func, jacobians.jacfwd(func, argnums, has_aux, randomness), under_dynamo)
 
 
 def hessian(func: Function, argnums: int | tuple[int, ...] = 0) -> Function:
@@ -144,11 +174,16 @@ def vmap(
     """Give `func` over a dimension of its arguments: one example is what `func` sees, all are computed at once.
 
     `in_dims` names the mapped dimension of each positional argument: an int for all, or a tuple with an int, None (all
-    examples see the whole) or a pytree like the argument; keyword arguments are mapped along 0. `out_dims` says where
-    the examples are in each result. `randomness`: "error" refuses random numbers in `func`, "different" draws for each
-    example, "same" draws once. `chunk_size` is accepted and changes nothing. Raises ValueError where dims do not fit.
+    examples see the whole) or a pytree like the argument; keyword arguments are seen whole. `out_dims` says where the
+    examples are in each result, None that it is the same for all. `randomness`: "error" refuses random numbers in
+    `func`, "different" draws for each example, "same" draws once. `chunk_size` examples are computed at a time, by
+    default all. Raises ValueError where dims do not fit.
     """
-    return _transformed(func, batching.vmap(func, in_dims, out_dims, randomness))
+    in_dims = tuple(in_dims) if isinstance(in_dims, list) else in_dims
+    if is_compiling():
+        return torch.func.vmap(func, in_dims, out_dims, randomness, chunk_size=chunk_size)
+    inside = batching.vmap(func, in_dims, out_dims, randomness, chunk_size)
+    return _transformed(func, inside, torch.func.vmap(func, in_dims, out_dims, randomness, chunk_size=chunk_size))
 
 
 def _plain(function: Function) -> Function:

@@ -103,6 +103,15 @@ class Evaluation:
                 for i in range(operands[0].shape[0])
             ]
             return [torch.stack(column) for column in zip(*rows, strict=True)]
+        if isinstance(op, autodiff.BatchOp):
+            one_by_one = [
+                self.block(
+                    op.body.block,
+                    [t if d is None else t.select(d, i) for t, d in zip(operands, op.mapped, strict=True)],
+                )
+                for i in range(evaluate(op.size, self.sizes))
+            ]
+            return [torch.stack(column) for column in zip(*one_by_one, strict=True)]
         if isinstance(op, autodiff.CheckpointOp):
             return self.block(op.body.block, operands)
         if isinstance(op, autodiff.CustomOp):

@@ -435,10 +435,13 @@ def test_functorch_gradients(captures):
     assert isinstance(vjp.ins[0].owner, aten.CallOp) and vjp.ins[0].owner.overload == "alias.default"
 
 
-def test_vmap_is_what_its_batching_rules_make_of_it(captures):
-    check(captures, lambda x, w: torch.func.vmap(lambda a: (a * w).sin().sum())(x), square(), square(True))
+def test_vmap_is_one_op(captures):
+    check(captures, lambda x, w: torch.func.vmap(lambda a: (a * w).sin().sum(), 1, 0)(x), square(), square(True))
+    (batch,) = captures.ops(autodiff.BatchOp)
+    assert (batch.mapped, batch.size) == ((1, None), 4)
     both = torch.func.grad(lambda a, w: torch.func.vmap(lambda b: (b * w).sin().sum())(a).sum())
     check(captures, lambda x, w: both(x, w), square(), square(True))
+    assert len(captures.ops(autodiff.BatchOp)) == 1
 
 
 def block(a, w):
@@ -721,14 +724,12 @@ def test_writes_through_data_are_writes(captures):
     assert "mul_.Tensor" in captures.overloads
 
 
-def test_forward_mode_falls_back_and_leaves_no_level_behind(captures):
-    log = CaptureLog()
+def test_forward_mode_is_reverse_mode_twice(captures):
     x = torch.rand(3)
     f = lambda x: torch.func.jvp(torch.sin, (x,), (x,))[1]  # noqa: E731
-    for _ in range(2):
-        torch._dynamo.reset()
-        torch.testing.assert_close(compile_with_dynamo(f, captures, log=log)(x), x.cos() * x)
-    assert all("forward-mode" in str(g.fallback) for g in log.graphs) and log.graphs
+    torch.testing.assert_close(compile_with_dynamo(f, captures, fullgraph=True)(x), x.cos() * x)
+    first, second = captures.ops(autodiff.VjpOp)
+    assert [*second.outs, *second.ins] == [*first.results, *first.seeds]
 
 
 def test_a_log_can_be_kept(captures):
