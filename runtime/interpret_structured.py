@@ -149,26 +149,29 @@ _UNIFORM_BITS = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 
 @evaluates(prim.RngOp)
 def rng(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequence[Value]:
-    """Bits: word 0. Uniform: the top bits of word 0 (float64: of word 0, then word 1) that the dtype can hold."""
+    """Number offset + row-major position of the key's stream"""
     (key,) = tensors(operands)
     type_ = op.results[0].type
     shape, dtype = known_shape(type_, frame), torch_dtype(type_)
     count = 1
     for extent in shape:
         count *= extent
-    counter = torch.arange(count) + literal_size(op, "offset", frame)
-    return (random_elements(int(key), counter, literal_str(op, "kind"), dtype).reshape(shape),)
+    position = torch.arange(count) + literal_size(op, "offset", frame)
+    return (random_elements(int(key), position, literal_str(op, "kind"), dtype).reshape(shape),)
 
 
-def random_elements(key: int, counter: Tensor, kind: str, dtype: torch.dtype) -> Tensor:
-    """Give the random number of each counter (i64)."""
-    w0, w1, _, _ = philox(key, counter)
+def random_elements(key: int, position: Tensor, kind: str, dtype: torch.dtype) -> Tensor:
+    """Give the random number of each position (i64) in the key's stream: the words that `prim.rng` says."""
+    if kind == "uniform" and dtype is torch.float64:
+        words = torch.stack(philox(key, position >> 1))
+        first = ((position & 1) << 1)[None]
+        high, low = words.gather(0, first)[0], words.gather(0, first + 1)[0]
+        return ((high << 21) | (low >> 11)).to(torch.float64) * 2.0**-53
+    word = torch.stack(philox(key, position >> 2)).gather(0, (position & 3)[None])[0]
     if kind == "bits":
-        return w0.to(dtype)
-    if dtype is torch.float64:
-        return ((w0 << 21) | (w1 >> 11)).to(torch.float64) * 2.0**-53
+        return word.to(dtype)
     bits = _UNIFORM_BITS[dtype]
-    return ((w0 >> (32 - bits)).to(torch.float32) * 2.0**-bits).to(dtype)
+    return ((word >> (32 - bits)).to(torch.float32) * 2.0**-bits).to(dtype)
 
 
 # ---- control flow

@@ -30,6 +30,7 @@ class Body(elementwise.Context):
         self.accumulators: dict[Operation, Accumulator] = {}
         self.carries: dict[k.CumulativeOp, tuple[Value, ...]] = {}
         self.strips: dict[SSAValue, Value] = {}
+        self.draws = random.Draws(state)
         self._checks = {op: n + 1 for n, op in enumerate(k.checks(state.plan.kernel))}
 
     def emit(self, op: Operation) -> None:
@@ -77,6 +78,8 @@ class Body(elementwise.Context):
             default = constant(self.math, literal, ir.dtype_of(load.y))
         condition = None if predicate is None else cast(Value, self.state.get(predicate))
         self.state.set(load.y, self.place(op).load(condition, default))
+        if any(isinstance(use.operation, k.RngOp) and use.index == 0 for use in load.y.uses):
+            random.prepare(self.state, load.y)
 
     def check(self, op: Operation) -> None:
         """kernel.check: 0 where the index is out of bounds, and the error word."""
@@ -95,18 +98,14 @@ class Body(elementwise.Context):
 
     def rng(self, op: Operation) -> None:
         """kernel.rng"""
-        state, dtype = self.state, ir.dtype_of(op.results[0])
-        key, counter = (cast(Value, state.get(v)) for v in ir.operands_of(op))
-        if max(key.type.lanes, counter.type.lanes) > 1:
-            key, counter = state.splat_value(key), state.splat_value(counter)
-        if lit(cast(k.RngOp, op), "kind") == "bits":
-            result: Operand = random.philox(state, key, counter)[0]
-            result = convert(self.math, result, "i64", dtype)
+        rng, dtype = cast(k.RngOp, op), ir.dtype_of(op.results[0])
+        if lit(rng, "kind") == "bits":
+            result: Operand = convert(self.math, self.draws.bits(rng), "i64", dtype)
         elif ir.is_float(dtype):
-            result = random.uniform(state, key, counter, dtype)
+            result = self.draws.uniform(rng)
         else:
             raise elementwise.unsupported(op, dtype)
-        state.set(op.results[0], result)
+        self.state.set(op.results[0], result)
 
     # ---- along the row
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 
 from xdsl.ir import SSAValue
 
@@ -17,6 +17,8 @@ from isthmus.codegen.vector_math import Math
 from isthmus.dialects.kernel import Expr, sizes_as_bounds
 from isthmus.dialects.kernel.index import Atom
 from isthmus.sizes import Dim
+
+OperandT = TypeVar("OperandT", bound=Operand)
 
 DIVISION_BY_ZERO = 127
 """The error number of an integer division by zero."""
@@ -96,12 +98,16 @@ class State:
         parts = (operand.real.name, operand.imaginary.name) if isinstance(operand, Complex) else (operand.name,)
         if not parts[0].startswith("%"):
             return splat(self.math, operand, self.lanes)
-        key = f"{self.lanes} {' '.join(parts)}"
+        return self.shared(f"{self.lanes} {' '.join(parts)}", lambda: splat(self.math, operand, self.lanes))
+
+    def shared(self, name: str, make: Callable[[], OperandT]) -> OperandT:
+        """Give what is made of registers that exist here, and make it only once per frame."""
         for frame in reversed(self.frames):
-            found = frame.vectors.get(key)
+            found = frame.vectors.get(name)
             if found is not None:
-                return found
-        made = self.frames[-1].vectors[key] = splat(self.math, operand, self.lanes)
+                return cast(OperandT, found)
+        made = make()
+        self.frames[-1].vectors[name] = made
         return made
 
     def splat_value(self, value: Value) -> Value:

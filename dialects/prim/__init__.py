@@ -76,7 +76,7 @@ from isthmus.dialects.prim.elementwise import (
 )
 from isthmus.dialects.prim.emitter import Emitter
 from isthmus.dialects.prim.index import GatherOp, ScatterOp
-from isthmus.dialects.prim.random import RngOp
+from isthmus.dialects.prim.random import RngOp, elements_of_a_counter
 from isthmus.dialects.prim.reduce import ArgReduceOp, CumulativeOp, MaxPoolOp, ReduceOp, ReduceWindowOp, SortOp
 from isthmus.dialects.prim.shape import (
     BroadcastOp,
@@ -215,5 +215,6 @@ __all__ = [
     "WhileOp",
     "XorOp",
     "YieldOp",
+    "elements_of_a_counter",
     "literals_of",
 ]

@@ -13,17 +13,24 @@ from isthmus.ir import Literal
 RNG_KINDS = ("uniform", "bits")
 
 
+def elements_of_a_counter(dtype: str) -> int:
+    """Give how many numbers of a dtype one counter of Philox serves: its four 32-bit words, or two pairs of them."""
+    return 2 if dtype == "f64" else 4
+
+
 @prim_op
 class RngOp(PrimOp):
-    """y[i] = Philox4x32-10(key, offset + row-major position of i): uniform in [0, 1), or 32 random bits as i64
+    """y[i] = number q of Philox4x32-10(key, ·), q = offset + row-major position of i: in [0, 1), or 32 bits as i64
 
-    The counter's words are (low, high of the 64-bit counter, 0, 0), the key's (low, high of the 64-bit key); w0, w1 are
-    the first two words of the result. Bits are w0. Uniform numbers are the top n bits of w0 times 2⁻ⁿ, n = 24 for f32,
-    11 for f16, 8 for bf16; for f64 the top 53 bits of w0·2³² + w1 times 2⁻⁵³.
+    Bits and numbers in f32, f16, bf16 are made of word q mod 4 of counter ⌊q / 4⌋; numbers in f64 of words
+    w = 2(q mod 2) and w + 1 of counter ⌊q / 2⌋. A counter's words are (low, high of the 64-bit counter, 0, 0), the
+    key's (low, high of the 64-bit key). Bits are the word itself. Uniform numbers are its top n bits times 2⁻ⁿ, n = 24
+    for f32, 11 for f16, 8 for bf16; in f64 they are the top 53 bits of (word w)·2³² + (word w + 1) times 2⁻⁵³.
+    Draws of one key that must not repeat each other take disjoint ranges of counters.
     """
 
     name = "prim.rng"
-    COST: ClassVar = 30.0
+    COST: ClassVar = 9.0
     EXPLICIT: ClassVar = True
     key = operand_def()
     kind = prop_def(Literal)

@@ -10,6 +10,7 @@ from typing import TypeVar
 from xdsl.ir import Attribute, Block, SSAValue
 
 from isthmus import ir
+from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter, PrimOp
 from isthmus.ir import Shape
 from isthmus.sizes import Dim
@@ -32,7 +33,7 @@ class Refusal(Exception):
 
 
 class RandomNumbers:
-    """The random draws of one block: one key argument, made when first asked for, and a running counter."""
+    """The random draws of one block: one key argument, made when first asked for, and the first unused counter."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
@@ -44,8 +45,9 @@ class RandomNumbers:
         if self.key is None:
             self.key = self._block.insert_arg(ir.tensor((), "i64"), len(self._block.args))
             self.key.name_hint = "key"
-        numbers = e.rng(self.key, kind, self._counter, shape, dtype)
-        self._counter = self._counter + ir.numel(ir.tensor(shape, dtype))
+        served = prim.elements_of_a_counter(dtype)
+        numbers = e.rng(self.key, kind, self._counter * served, shape, dtype)
+        self._counter = self._counter + (ir.numel(ir.tensor(shape, dtype)) + (served - 1)) // served
         return numbers
 
 

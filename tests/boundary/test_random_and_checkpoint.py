@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+import isthmus
 from tests.boundary.harness import CAPTURES, agree, compiled_by, f64
 
 
@@ -83,6 +84,35 @@ def test_forward_and_backward_use_the_same_numbers(name: str, strategy: str, cap
         shifts = torch.eye(16, dtype=torch.float64).reshape(16, 4, 4) * step
     want = torch.stack([(seeded(leaf + s).sum() - seeded(leaf - s).sum()).detach() / (2 * step) for s in shifts])
     torch.testing.assert_close(got, want.reshape(4, 4), rtol=1e-5, atol=1e-6)
+
+
+DRAWS = {
+    "dropout": lambda x: F.dropout(x, 0.3),
+    "rows": lambda x: F.dropout(torch.softmax(x, -1), 0.3) + torch.rand_like(x),
+    "transposed": lambda x: F.dropout(x, 0.3).t() * 2,
+    "a part": lambda x: F.dropout(x, 0.3)[1:, ::2] * 2,
+    "reversed": lambda x: torch.rand_like(x).flip(-1) * x,
+    "integers": lambda x: x * torch.randint_like(x, 0, 100),
+    "summed": lambda x: F.dropout(x, 0.3).sum(0) + torch.rand(x.shape[1], dtype=x.dtype).cumsum(0),
+    "channels": lambda x: F.dropout1d(x[None], 0.3)[0],
+}
+
+
+@pytest.mark.row("M8")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", DRAWS)
+def test_kernels_draw_the_numbers_of_the_definition(name: str, dtype: torch.dtype):
+    """Vectors, tails and strides of native code give the numbers of the interpreter, for static and symbolic sizes."""
+    for dynamic in (False, True) if dtype is torch.float32 else (False,):
+        by = {b: isthmus.compile(DRAWS[name], backend=b, dynamic=dynamic) for b in ("native", "interpret")}
+        for shape in [(3, 5), (4, 7), (5, 16), (2, 17), (3, 100)] if dynamic else [(5, 17), (4, 64)]:
+            x, results = torch.ones(shape, dtype=dtype), []
+            for function in by.values():
+                torch.manual_seed(3)
+                results.append(function(x))
+            drawn, defined = results
+            torch.testing.assert_close(drawn, defined)
+            assert torch.equal(drawn == 0, defined == 0)
 
 
 @pytest.mark.row("N4")

@@ -341,11 +341,14 @@ def test_uniform_numbers(dtype: str, bits: int):
     key = torch.tensor(-7)
     (y,) = compute(lambda e, k: e.rng(k, "uniform", 3, (50, 40), dtype), key)
     (w,) = compute(lambda e, k: e.rng(k, "bits", 3, (50, 40), "i64"), key)
+    if dtype == "f64":  # two words a number: those of twice the position
+        (w,) = compute(lambda e, k: e.rng(k, "bits", 6, (50, 40, 2), "i64"), key)
+        w = w[..., 0]
     assert y.min() >= 0 and y.max() < 1 and abs(y.double().mean() - 0.5) < 0.02
     assert torch.equal((y.double() * 2.0**bits).frac(), torch.zeros(50, 40, dtype=torch.float64))
     assert torch.equal((y.double() * 2.0 ** min(bits, 32)).long(), w >> (32 - min(bits, 32)))
-    (tail,) = compute(lambda e, k: e.rng(k, "bits", 3 + 40, (49, 40), "i64"), key)
-    assert torch.equal(tail, w[1:])
+    (tail,) = compute(lambda e, k: e.rng(k, "uniform", 3 + 40, (49, 40), dtype), key)
+    assert torch.equal(tail, y[1:])
 
 
 CONTROL = """
