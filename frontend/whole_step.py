@@ -125,7 +125,7 @@ class WholeStep:
         states = self.states(members)
         if steps is not None:
             mask = [1.0 if any(m.index == i for m in members) else 0.0 for i in range(len(self.members))]
-            steps.add_(1) if all(mask) else steps.add_(torch.tensor(mask))
+            steps.add_(1) if all(mask) else steps.add_(torch.tensor(mask, device=steps.device))
         shared: dict[int, tuple[Tensor, ...]] = {}
         for member, grad, state in zip(members, grads, states, strict=True):
             kind = self.kinds[member.kind]

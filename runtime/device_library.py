@@ -6,6 +6,7 @@ The operators are torch's own, so they run on the current stream and follow torc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import cast
 
@@ -102,7 +103,8 @@ def _multiply(a: Tensor, b: Tensor, out: Tensor, bias: Sequence[Tensor]) -> None
 def _evaluated(
     call: LibraryCall, operands: Sequence[Tensor], results: Results, sizes: Mapping[str, int]
 ) -> list[Tensor]:
-    made = evaluate(call, operands, sizes)
+    with torch.device(operands[0].device) if operands else nullcontext():  # of helpers that the reference makes
+        made = evaluate(call, operands, sizes)
     taken = {t.untyped_storage().data_ptr() for t in operands}
     found: list[Tensor] = []
     for value, target, buffer in zip(made, results, call.results, strict=True):

@@ -168,12 +168,12 @@ def _store(point: _Point, op: Operation, arguments: Sequence[Tensor]) -> Sequenc
     assert isinstance(op, kernel.StoreOp)
     number = cast(int, op.result.data)
     result = point.results[number]
-    if 0 in point.sizes:
-        return ()
     x, *values = arguments
     indices = point.indices(op, values)
+    shape = torch.broadcast_shapes(x.shape, *(i.shape for i in indices))
+    if 0 in shape or any(point.sizes[d] == 0 for d in range(len(point.op.parallel))):
+        return ()  # a row without elements still has its sum
     if op.kind is None:
-        shape = torch.broadcast_shapes(x.shape, *(i.shape for i in indices))
         result[indices if indices else ...] = x.expand(shape) if indices else x.reshape(())
         return ()
     position = torch.zeros((), dtype=torch.int64)

@@ -67,6 +67,7 @@ class StepPlan:
             for p in g["params"]
             if p.requires_grad
         ]
+        self._device = self._slots[0].param.device if self._slots else torch.device("cpu")
         self._steps = self._packed_steps() if rule.counts_steps else None
         self._kinds = self._classify()
         self._values: tuple[float, ...] = ()
@@ -74,7 +75,7 @@ class StepPlan:
         self._held: list[tuple[State, str, Tensor]] = []
         self._remember()
         kinds, count = self._layout()
-        self._numbers = torch.zeros(count, dtype=torch.float64)
+        self._numbers = torch.zeros(count, dtype=torch.float64, device=self._device)
         step = WholeStep(
             recipe.model,
             recipe.loss_fn,
@@ -92,10 +93,10 @@ class StepPlan:
     # ---- Kinds
 
     def _packed_steps(self) -> Tensor:
-        """One tensor of all counts, as torch keeps them: in float32, or float64 where that is the default."""
+        """One tensor of all counts, in torch's dtype for them (float32, or float64 where that is the default)."""
         dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
         counts = [float(slot.state.pop("step", 0.0)) for slot in self._slots]
-        packed = torch.tensor(counts, dtype=dtype)
+        packed = torch.tensor(counts, dtype=dtype, device=self._device)
         known = self.recipe.optimizer.state
         for slot, count in zip(self._slots, packed.unbind(), strict=True):
             if slot.param in known and "step" in known[slot.param]:
