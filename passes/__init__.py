@@ -27,6 +27,7 @@ PASSES: dict[str, str] = {
     "select-library": "isthmus.passes.fusion.select_library:SelectLibraryPass",
     "fuse": "isthmus.passes.fusion.fuse:FusePass",
     "schedule": "isthmus.passes.memory.schedule:SchedulePass",
+    "schedule-gpu": "isthmus.passes.memory.schedule_gpu:ScheduleGpuPass",
     "plan-memory": "isthmus.passes.memory.plan_memory:PlanMemoryPass",
 }
 """Pass name -> "module:class"."""

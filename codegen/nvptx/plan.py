@@ -15,7 +15,6 @@ from xdsl.ir import Operation, SSAValue
 from isthmus import ir
 from isthmus.codegen.cpu.plan import Access, Plan
 from isthmus.dialects import kernel as k
-from isthmus.dialects.kernel import Expr
 from isthmus.dialects.kernel.base import lit, require
 from isthmus.dialects.target import Target
 from isthmus.ir import Literal
@@ -151,7 +150,7 @@ class GridPlan(Plan):
     def injective(self, op: k.AccumulateOp) -> bool:
         """Whether different positions along the spread dim go to different places."""
         map_ = cast(k.Map, op.properties["map"])
-        return any(_is_multiple_of_dim(e, self.spread) for e in map_.data)
+        return any(e.only_dim() == self.spread for e in map_.data)
 
     # ---- alignment
 
@@ -173,13 +172,6 @@ def _factor(dim: Dim) -> int:
         return abs(dim)
     assert isinstance(dim, Size)
     return gcd(*(coefficient for _, coefficient in dim.terms))
-
-
-def _is_multiple_of_dim(expr: Expr, dim: int | None) -> bool:
-    if len(expr.terms) != 1:
-        return False
-    (((kind, index, _), _),) = expr.terms
-    return kind == "d" and index == dim
 
 
 def _residence(op: Operation) -> str | None:

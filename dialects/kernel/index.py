@@ -147,6 +147,13 @@ class Expr:
         """Give the factor of d_dim outside quotients and remainders; 0 when it is not there."""
         return next((c for (kind, index, _), c in self.terms if kind == "d" and index == dim), 0)
 
+    def only_dim(self) -> int | None:
+        """Give the dim whose every position gives another value, nothing else mattering; None where there is none."""
+        if len(self.terms) != 1:
+            return None
+        ((kind, index, _), _), *_ = self.terms
+        return index if kind == "d" and isinstance(index, int) else None
+
     def dims(self) -> frozenset[int]:
         """Give the dims of the space that the expression depends on, quotients and remainders included."""
         if self._dims is None:

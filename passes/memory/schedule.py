@@ -97,13 +97,14 @@ def _vector(op: kernel.FusedOp) -> int | None:
         candidates = [d for d in candidates if d not in op.rows]
     best, most = None, 0
     for d in candidates:
-        near = _neighbouring_bytes(op, d)
+        near = neighbouring_bytes(op, d)
         if near > most:
             best, most = d, near
     return best
 
 
-def _neighbouring_bytes(op: kernel.FusedOp, d: int) -> int:
+def neighbouring_bytes(op: kernel.FusedOp, d: int) -> int:
+    """Give the bytes of accesses whose neighbours along a dim are neighbours in memory."""
     total = 0
     extent = cost.numeric(op.sizes_[d])
     for access in op.block.ops:
@@ -149,7 +150,7 @@ def _choose_residence(op: kernel.FusedOp) -> None:
     for inner in op.block.ops:
         later = {levels[use.operation] for r in inner.results for use in r.uses} - {levels[inner]}
         for result in inner.results:
-            prices[result] = _price(inner, result, varying, rows, prices)
+            prices[result] = price(inner, result, varying, rows, prices)
         if isinstance(inner, (kernel.ReduceOp, kernel.LoadOp)) or not later or not inner.results:
             continue
         result = inner.results[0]
@@ -163,7 +164,7 @@ def _choose_residence(op: kernel.FusedOp) -> None:
             prices[result] = 1.0
 
 
-def _price(
+def price(
     op: Operation,
     result: SSAValue,
     varying: dict[SSAValue, frozenset[int]],
@@ -175,7 +176,7 @@ def _price(
         return 0.0
     own = type(op).COST if isinstance(op, prim.PrimOp) else 1.0
     if isinstance(op, kernel.RngOp):
-        own = 30.0
+        own = prim.RngOp.COST
     return own + sum(prices[v] for v in ir.operands_of(op))
 
 

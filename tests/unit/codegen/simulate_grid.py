@@ -470,8 +470,10 @@ _CALLS = {
     "minnum": np.fmin,
     "umin": np.minimum,
     "umax": np.maximum,
-    "fshl": lambda a, b, s: (a << (s % (8 * a.dtype.itemsize)))
-    | np.where(s % (8 * a.dtype.itemsize) == 0, 0, b >> (8 * a.dtype.itemsize - s % (8 * a.dtype.itemsize))),
+    "fshl": lambda a, b, s: (
+        (a << (s % (8 * a.dtype.itemsize)))
+        | np.where(s % (8 * a.dtype.itemsize) == 0, 0, b >> (8 * a.dtype.itemsize - s % (8 * a.dtype.itemsize)))
+    ),
 }
 _SIGNED_CALLS = {"smin": np.minimum, "smax": np.maximum, "abs": lambda x, _: np.abs(x)}
 

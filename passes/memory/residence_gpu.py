@@ -1,0 +1,105 @@
+"""What a thread keeps of a row between walks: what is read or dear to compute, in registers or shared memory."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from xdsl.ir import Operation, SSAValue
+
+from isthmus import ir
+from isthmus.dialects import kernel
+from isthmus.ir import Literal
+from isthmus.passes.memory.schedule import KEEP_COST, price
+
+MOST_REGISTERS = 96
+"""32-bit registers of one thread that hold kept row values and sums."""
+MOST_STEPS = 32
+"""A walk of more steps is a loop."""
+MOST_SHARED = 96 << 10
+"""Bytes of a row that a block keeps in shared memory: two blocks fit a multiprocessor."""
+
+
+def keep_rows(op: kernel.FusedOp, spread: int, *, steps: int | None, width: int, whole_block: bool) -> None:
+    """Write the residence of row values. `steps`: of one thread in a row, each of `width` elements."""
+    kept = _kept(op, spread)
+    sums = [o for o in op.block.ops if isinstance(o, kernel.AccumulateOp) and spread in _dims(o)]
+    if steps is not None and steps <= MOST_STEPS:
+        words = sum(_words(v) for v in kept) + sum(_words(s.x) for s in sums)
+        if words * steps * width <= MOST_REGISTERS:
+            _mark(kept, "register")
+            return
+    length = 1
+    for d in op.rows:
+        size = op.sizes_[d]
+        if not isinstance(size, int):
+            return
+        length *= size
+    fits = sum(4 * _words(v) for v in kept) * length <= MOST_SHARED
+    simple = all(ir.dtype_of(v) not in ("i1", "c64", "c128") for v in kept)
+    if whole_block and fits and simple:
+        _mark(kept, "shared")
+
+
+def _dims(op: kernel.AccumulateOp) -> frozenset[int]:
+    return cast(kernel.Map, op.properties["map"]).dims()
+
+
+def _words(value: SSAValue) -> int:
+    """32-bit registers of a value; narrow floats are held as f32."""
+    return max(1, ir.itemsize(ir.dtype_of(value)) // 4)
+
+
+def _mark(values: list[SSAValue], residence: str) -> None:
+    for value in values:
+        cast(Operation, value.owner).attributes["residence"] = Literal.of(residence)
+
+
+def _kept(op: kernel.FusedOp, spread: int) -> list[SSAValue]:
+    """Row values that more than one walk needs and that are read, or dear: what is cheap is computed again."""
+    levels, varying = kernel.levels(op), kernel.varying(op)
+    rows = frozenset(op.rows)
+    prices: dict[SSAValue, float] = {}
+    dear: set[SSAValue] = set()
+    for inner in op.block.ops:
+        for result in inner.results:
+            prices[result] = price(inner, result, varying, rows, prices)
+            later = any(levels[use.operation] > levels[inner] for use in result.uses)
+            row = spread in varying[result] and not isinstance(inner, (kernel.ReduceOp, kernel.LoadOp))
+            if row and later and prices[result] >= KEEP_COST:
+                dear.add(result)
+                prices[result] = 1.0
+    needed: dict[SSAValue, set[int]] = {}
+    for level in range(max(levels.values(), default=0) + 1):
+        for value in _reached(op, level, levels, varying, rows, dear):
+            needed.setdefault(value, set()).add(level)
+    loads = [v for v, at in needed.items() if isinstance(v.owner, kernel.LoadOp) and len(at) > 1]
+    order = {r: n for n, inner in enumerate(op.block.ops) for r in inner.results}
+    return sorted((v for v in {*dear, *loads} if spread in varying[v]), key=order.__getitem__)
+
+
+def _reached(
+    op: kernel.FusedOp,
+    level: int,
+    levels: dict[Operation, int],
+    varying: dict[SSAValue, frozenset[int]],
+    rows: frozenset[int],
+    dear: set[SSAValue],
+) -> set[SSAValue]:
+    """Row values that the walk of a level computes or reads."""
+    stack: list[SSAValue] = []
+    for inner in op.block.ops:
+        if levels[inner] == level and isinstance(inner, (kernel.SinkOp, kernel.ReduceOp)):
+            stack += ir.operands_of(inner)
+    # What later walks are given is computed in the walk of its own level.
+    stack += [v for v in dear if levels[cast(Operation, v.owner)] == level]
+    found: set[SSAValue] = set()
+    while stack:
+        value = stack.pop()
+        maker = cast(Operation, value.owner)
+        if value in found or isinstance(maker, kernel.ReduceOp) or not varying[value] & rows:
+            continue
+        found.add(value)
+        if value in dear and levels[maker] < level:
+            continue
+        stack += ir.operands_of(maker)
+    return found

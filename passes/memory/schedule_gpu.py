@@ -1,0 +1,228 @@
+"""Decisions about each kernel's launch on a GPU, from its sizes alone: who walks what, how wide, what stays where.
+
+Before:
+    %y = kernel.fused %x {sizes = [8192, 1024], classes = ["parallel", "row"]} ({...})
+After:
+    %y = kernel.fused %x {sizes = [8192, 1024], classes = ["parallel", "row"], partitions = 8192, vector = 1, width = 4,
+                          unroll = 2, threads = 128, group = 32, chunk = 1} ({...})
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import cast
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from isthmus import ir
+from isthmus.dialects import kernel
+from isthmus.ir import Literal
+from isthmus.passes.analysis import cost
+from isthmus.passes.memory.residence_gpu import keep_rows
+from isthmus.passes.memory.schedule import neighbouring_bytes
+from isthmus.sizes import Dim, Size
+
+WARP = 32
+ACCESS_BYTES = 16
+"""What one thread reads or writes at once."""
+MOST_THREADS = 1024
+POINTWISE_THREADS = 256
+BUSY_THREADS = 1 << 15
+"""So many threads keep a GPU busy."""
+STEPS = 4
+"""Steps in which a block walks a row: enough reads in flight, few enough registers."""
+WARP_STEPS = 8
+"""A row of up to so many steps is walked by one warp, which needs no barrier."""
+
+
+@dataclass(frozen=True)
+class ScheduleGpuPass(ModulePass):
+    """Needs: kernels. Leaves: kernels with partitions, vector, width, unroll, threads, group, chunk and residence."""
+
+    name = "schedule-gpu"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Schedule every kernel of the module."""
+        for func in ir.functions(op).values():
+            for launch in kernel.launches(func):
+                if isinstance(launch, kernel.FusedOp):
+                    schedule(launch)
+
+
+def schedule(op: kernel.FusedOp) -> None:
+    """Write the decisions about one kernel."""
+    sums = [o for o in op.block.ops if isinstance(o, kernel.AccumulateOp)]
+    spread = _spread(op, sums)
+    if spread is not None:
+        op.properties["vector"] = Literal.of(spread)
+    if sums and not _can_share(op, sums, spread):
+        _one_thread_each(op)
+    elif spread is not None and spread in op.rows:
+        _walk_together(op, spread, sums)
+    else:
+        _walk_apart(op, spread, sums)
+
+
+def _write(op: kernel.FusedOp, **decisions: Dim | None) -> None:
+    for name, value in decisions.items():
+        if value is not None:
+            op.properties[name] = Literal.of(value)
+    count = op.partitions_
+    if isinstance(count, Size):
+        op.properties["symbols"] = Literal.of(tuple(sorted(count.symbols().union(op.symbols_))))
+
+
+# ---- which dim threads share out
+
+
+def _spread(op: kernel.FusedOp, sums: list[kernel.AccumulateOp]) -> int | None:
+    """The last row dim, walked by a group together, or the last parallel one, where threads have points of their own."""
+    row = op.rows[-1] if op.rows else None
+    points = op.parallel[-1] if op.parallel else None
+    if row is None or _is_in_order(op):
+        return points
+    if points is None or any(_map(s).dims() for s in sums):
+        return row
+    if cost.numeric(kernel.points(op)) >= BUSY_THREADS and neighbouring_bytes(op, points) > neighbouring_bytes(op, row):
+        return points
+    return row if _extent(op, op.rows) > 2 else points
+
+
+def _is_in_order(op: kernel.FusedOp) -> bool:
+    """Whether rows must be walked position by position: running combinations and scatters."""
+    return any(
+        isinstance(o, kernel.CumulativeOp) or (isinstance(o, kernel.StoreOp) and (o.kind is not None or o.index_values))
+        for o in op.block.ops
+    )
+
+
+def _map(op: kernel.AccumulateOp) -> kernel.Map:
+    return cast(kernel.Map, op.properties["map"])
+
+
+def _can_share(op: kernel.FusedOp, sums: list[kernel.AccumulateOp], spread: int | None) -> bool:
+    """Whether the threads of a group can take part in all sums over points."""
+    for one in sums:
+        dims = _map(one).dims()
+        if dims and spread not in op.rows:
+            return False
+        if spread in dims and not any(e.only_dim() == spread for e in _map(one).data):
+            return False
+    return True
+
+
+# ---- width
+
+
+def _width(op: kernel.FusedOp, spread: int | None, within: Dim) -> int:
+    """Neighbours of one thread: 16 bytes of the widest element, as far as they divide `within`."""
+    if spread is None:
+        return 1
+    sizes = [
+        ir.itemsize(_dtype(op, access))
+        for access in op.block.ops
+        if isinstance(access, (kernel.LoadOp, kernel.SinkOp))
+        and kernel.linear_map(op, access).data[0].coefficient(spread) == 1
+    ]
+    if not sizes:
+        return 1
+    width = max(1, ACCESS_BYTES // max(sizes))
+    return gcd(width, factor(within)) if within != 0 else width
+
+
+def _dtype(op: kernel.FusedOp, access: kernel.LoadOp | kernel.SinkOp) -> str:
+    return ir.dtype_of(access.y if isinstance(access, kernel.LoadOp) else kernel.result_of(op, access))
+
+
+def factor(dim: Dim) -> int:
+    """Give the largest number that is known to divide a size."""
+    if isinstance(dim, int):
+        return abs(dim)
+    return gcd(*(coefficient for _, coefficient in dim.terms))
+
+
+# ---- the three ways
+
+
+def _walk_apart(op: kernel.FusedOp, spread: int | None, sums: list[kernel.AccumulateOp]) -> None:
+    """Threads have points of their own; whole blocks take chunks of them, or partitions where sums are made."""
+    points = kernel.points(op)
+    many = cost.numeric(points)
+    last = op.sizes_[spread] if spread is not None else 1
+    width = _width(op, spread, 0 if len(op.parallel) == 1 else last)
+    if _is_in_order(op) or (op.rows and many // width < BUSY_THREADS):
+        width = 1
+    threads = POINTWISE_THREADS
+    while threads > WARP and many // width < threads:
+        threads //= 2
+    if sums:
+        count = cast(Dim, op.partitions_)
+        known = isinstance(points, int) and isinstance(count, int) and points % count == 0
+        width = gcd(width, points // count) if known else 1  # pyright: ignore[reportOperatorIssue]
+        _write(op, width=max(width, 1), unroll=4, threads=threads, group=threads)
+        return
+    copies = 4 if op.rows else _copies(op, many // width)
+    chunk = threads * width * (1 if op.rows else copies)
+    count = (points + (chunk - 1)) // chunk
+    _write(op, partitions=count, width=width, unroll=copies, threads=threads, group=threads, chunk=chunk)
+
+
+def _copies(op: kernel.FusedOp, vectors: int) -> int:
+    """Vectors of one thread, read before the first is used: more where there are enough to keep all threads busy."""
+    reads = sum(isinstance(o, kernel.LoadOp) for o in op.block.ops)
+    copies = 4 if reads <= 2 else 2
+    while copies > 1 and vectors // copies < BUSY_THREADS:
+        copies //= 2
+    return copies
+
+
+def _walk_together(op: kernel.FusedOp, spread: int, sums: list[kernel.AccumulateOp]) -> None:
+    """A group walks each row together: a warp, a part of one or a whole block."""
+    size = op.sizes_[spread]
+    width = _width(op, spread, size)
+    vectors = max(1, -(-cost.numeric(size) // width))
+    outer = _extent(op, op.rows[:-1])
+    group = _power_of_two(vectors)
+    if vectors > WARP:
+        whole_warp = vectors * outer <= WARP * WARP_STEPS and not sums
+        group = WARP if whole_warp else min(MOST_THREADS, max(WARP, _power_of_two(-(-vectors // STEPS))))
+    if sums:
+        group = max(WARP, group)
+    threads = group if group > WARP or sums else 4 * WARP
+    keep_rows(op, spread, steps=_steps(op, spread, group * width), width=width, whole_block=threads == group)
+    if sums:
+        _write(op, width=width, unroll=STEPS // 2, threads=threads, group=group)
+        return
+    _write(op, partitions=kernel.points(op), width=width, unroll=2, threads=threads, group=group, chunk=1)
+
+
+def _one_thread_each(op: kernel.FusedOp) -> None:
+    """Sums that no group can share: a thread for each partition."""
+    op.properties.pop("vector", None)
+    _write(op, width=1, unroll=1, threads=WARP, group=1)
+
+
+def _extent(op: kernel.FusedOp, dims: tuple[int, ...]) -> int:
+    total = 1
+    for d in dims:
+        total *= cost.numeric(op.sizes_[d])
+    return total
+
+
+def _steps(op: kernel.FusedOp, spread: int, span: int) -> int | None:
+    """Steps in which a thread walks a row, None where that is not known before it runs."""
+    total = 1
+    for d in op.rows:
+        size = op.sizes_[d]
+        if not isinstance(size, int):
+            return None
+        total *= -(-size // span) if d == spread else size
+    return total
+
+
+def _power_of_two(number: int) -> int:
+    """Give the smallest power of two that is at least the number."""
+    return 1 << (number - 1).bit_length()
