@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from xdsl.ir import Attribute, Dialect, Operation
+from xdsl.dialects.builtin import LocationAttr
+from xdsl.ir import Attribute, Block, Dialect, Operation, Region
 from xdsl.irdl import (
     irdl_op_definition,
     operand_def,
@@ -158,6 +159,23 @@ class CustomOp(LiteralOp):
             raise VerifyException("each operand needs the position of its gradient, or -1")
         wanted = [(v.type, backward[g]) for v, g in zip(self.operands, self.gradients, strict=True) if g >= 0]
         _same([g for _, g in wanted], [t for t, _ in wanted], "the gradients")
+
+
+def following(value: ir.SSAValue, sources: Sequence[ir.SSAValue], location: LocationAttr = ir.UNKNOWN) -> CustomOp:
+    """Make the op of y = value, dy/dsource = 0: the value as one that autograd sees follow from the sources."""
+    types: list[Attribute] = [v.type for v in (value, *sources)]
+    forward, backward = Block(arg_types=types), Block(arg_types=types[:1])
+    for block in (forward, backward):
+        block.add_op(ir.create_op(YieldOp, [block.args[0]], ()))
+    gradients = Literal.of((0, *(-1 for _ in sources)))
+    return ir.create_op(
+        CustomOp,
+        [value, *sources],
+        types[:1],
+        {"saved": Literal.of(0), "gradients": gradients},
+        location=location,
+        regions=[Region(forward), Region(backward)],
+    )
 
 
 @irdl_op_definition

@@ -22,13 +22,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import FunctionType, ModuleOp
+from xdsl.dialects.builtin import FunctionType, ModuleOp, UnitAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from isthmus import ir
 from isthmus.diagnostics import IRError
+from isthmus.dialects.autodiff import following
 from isthmus.dialects.prim import Emitter
 from isthmus.dialects.signature import Argument, Result, Signature
 from isthmus.passes.autodiff.expand import inline
@@ -37,6 +38,9 @@ from isthmus.passes.autodiff.table import CONSTANT, Fallbacks, TakesDerivatives,
 
 JOINT = "joint"
 """Name of the function that is made."""
+
+ZERO = "autodiff.zero"
+"""Attribute of a gradient that no cotangent reached: zeros, which do not follow from any tangent."""
 
 
 @dataclass(frozen=True)
@@ -104,20 +108,45 @@ def differentiate(
     found = pull(body.emitter, ops, active, seeds, fallbacks)
     reached: set[SSAValue] | None = None
     gradients: dict[int, SSAValue] = {}
+    zero: set[int] = set()
     for i in wanted:
         argument = body.arguments[i]
         gradient = found.get(argument)
         if gradient is None:
             reached = reaching(ops, active, seeds) if reached is None else reached
             gradient = body.emitter.zeros_like(argument) if argument in reached else None
+            zero.add(i)
         if gradient is not None:
             gradients[i] = gradient
     signature = replace(
         signature,
         arguments=(*signature.arguments, *(Argument(tangent=k) for k in tangents)),
-        results=(*signature.results, *(Result(gradient=i) for i in gradients)),
+        results=(*signature.results, *(_gradient(i, i in zero) for i in gradients)),
     )
     return body.close(name, signature, list(gradients.values()))
+
+
+def _gradient(argument: int, zero: bool) -> Result:
+    return Result(gradient=argument, extra={ZERO: UnitAttr()} if zero else {})
+
+
+def following_tangents(
+    block: Block, gradients: Sequence[SSAValue], zero: Sequence[bool], tangents: Sequence[SSAValue]
+) -> list[SSAValue]:
+    """Give gradients as values that follow from the tangents, also those of which simplification left constants.
+
+    For torch a gradient of no elements has a history too. `block` holds what computes them, without its terminator;
+    `zero` tells which are zeros by nature and so have none.
+    """
+    active = activity(list(block.ops), tangents)
+    found: list[SSAValue] = []
+    for value, is_zero in zip(gradients, zero, strict=True):
+        if value not in active and not is_zero:
+            op = following(value, tangents)
+            block.add_op(op)
+            value = op.results[0]
+        found.append(value)
+    return found
 
 
 def _seeds(e: Emitter, pairs: Iterable[tuple[SSAValue, SSAValue]]) -> dict[SSAValue, SSAValue]:
@@ -160,7 +189,9 @@ class Body:
         """The gradients become the outputs, the tangents arguments like any other."""
         signature = self.signature
         kept = [k for k, r in enumerate(signature.results) if r.gradient is not None]
-        self.results = [self.results[k] for k in kept]
+        tangents = [self.arguments[i] for i in signature.tangents.values()]
+        zero = [ZERO in signature.results[k].extra for k in kept]
+        self.results = following_tangents(self.block, [self.results[k] for k in kept], zero, tangents)
         arguments = [
             a if a.tangent is None else replace(a, tangent=None, primal=True, wants_gradient=True)
             for a in signature.arguments

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Operation, SSAValue
 
-from isthmus import ir
 from isthmus.dialects import aten, autodiff
 from isthmus.dialects.prim import Emitter
-from isthmus.ir import Literal
 from isthmus.passes.autodiff.pull import extend_activity, made_since
 from isthmus.passes.autodiff.table import is_differentiable
 
@@ -51,21 +49,8 @@ class History:
     def _tied(self, value: SSAValue, sources: Sequence[SSAValue]) -> SSAValue:
         if not sources or value in self.active or not is_differentiable(value):
             return value
-        op = _follows(value, sources)
-        op.location = self._e.location
+        op = autodiff.following(value, sources, self._e.location)
         self._e.block.add_op(op)
         (tied,) = op.results
         self.active.add(tied)
         return tied
-
-
-def _follows(value: SSAValue, sources: Sequence[SSAValue]) -> Operation:
-    """y = value, dy/dsource = 0"""
-    types: list[Attribute] = [v.type for v in (value, *sources)]
-    forward, backward = Block(arg_types=types), Block(arg_types=types[:1])
-    for block in (forward, backward):
-        block.add_op(ir.create_op(autodiff.YieldOp, [block.args[0]], ()))
-    gradients = (0, *(-1 for _ in sources))
-    literals = {"saved": Literal.of(0), "gradients": Literal.of(gradients)}
-    regions = [Region(forward), Region(backward)]
-    return ir.create_op(autodiff.CustomOp, [value, *sources], types[:1], literals, regions=regions)

@@ -32,6 +32,7 @@ from isthmus.driver.progress import PROGRESS
 from isthmus.driver.reproduce import Trail
 from isthmus.driver.rules import Applied, apply_rules, registered
 from isthmus.driver.verify import Verifier
+from isthmus.passes.autodiff.differentiate import ZERO, following_tangents
 from isthmus.passes.partition.explain import Explanation, explain_partition
 from isthmus.passes.partition.partition import cut
 from isthmus.passes.pipelines import KERNELS, gpu_kernels, parse_pass, pass_text, run_passes
@@ -311,9 +312,11 @@ def gradient_function(joint: ModuleOp) -> ModuleOp:
     values = returned(func)
     terminator = func.body.block.last_op
     assert terminator is not None
-    kept = [values[wanted[i]] for i in order]
     terminator.detach()
     terminator.erase()
+    zero = [ZERO in signature.results[wanted[i]].extra for i in order]
+    tangents = [func.body.block.args[k] for k in signature.tangents.values()]
+    kept = following_tangents(func.body.block, [values[wanted[i]] for i in order], zero, tangents)
     func.body.block.add_op(ReturnOp(*kept))
     types = [v.type for v in kept]
     func.function_type = FunctionType.from_lists([a.type for a in func.body.block.args], types)
