@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -19,7 +20,7 @@ from isthmus.frontend.trace import OutputSlot, trace
 from isthmus.frontend.trace_guards import Mismatch, TraceGuard
 
 LIMIT = 64
-"""So many traces of one function; then it runs as written."""
+"""So many traces of one function unless asked otherwise; then it runs as written."""
 
 
 @dataclass(frozen=True)
@@ -42,25 +43,31 @@ class TracedFunction:
         compile_captured: CompileCaptured,
         *,
         dynamic: bool | None = None,
+        fullgraph: bool = False,
+        recompile_limit: int = LIMIT,
         log: CaptureLog | None = None,
     ) -> None:
         self.function = function
         self.compile_captured = compile_captured
         self.dynamic = dynamic
+        self.fullgraph = fullgraph
+        self.limit = recompile_limit
         self.log = log or CaptureLog()
         self._entries: list[_Entry] = []
         self._generation = generation()
+        self._is_over = False
         self._moving: set[tuple[int, int]] = set()
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies trace for themselves."""
-        return _traced_of, (self.function, self.compile_captured, self.dynamic)
+        return _traced_of, (self.function, self.compile_captured, self.dynamic, self.fullgraph, self.limit)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         leaves, structure = _flatten(args, kwargs)
         if self._generation != generation():
             self._entries.clear()
             self._generation = generation()
+            self._is_over = False
         for entry in self._entries:
             if entry.guard.holds(leaves, structure):
                 return self._run(entry, leaves, args, kwargs)
@@ -77,14 +84,28 @@ class TracedFunction:
     def _run_new(
         self, leaves: Sequence[object], structure: object, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        if len(self._entries) >= LIMIT:
+        if self._is_over:
             return self.function(*args, **kwargs)
         mismatches = [m for e in self._entries if (m := e.guard.mismatch(leaves, structure)) is not None]
+        if len(self._entries) >= self.limit:
+            self._stop(mismatches)
+            return self.function(*args, **kwargs)
         self.log.recompiles.extend(m.reason for m in mismatches)
         self._learn(mismatches)
         entry = self._trace(leaves, structure, args, kwargs)
         self._entries.append(entry)
         return self._run(entry, leaves, args, kwargs)
+
+    def _stop(self, mismatches: Sequence[Mismatch]) -> None:
+        """From now on what has no trace yet runs as written; under `fullgraph` that is an error, at every call."""
+        name = getattr(self.function, "__qualname__", type(self.function).__name__)
+        why = f"the last guard that failed: {mismatches[-1].reason}" if mismatches else "no trace is allowed"
+        what = f"{name} was compiled {self.limit} times, the limit; {why}"
+        cure = 'pass what varies as a tensor, or choose a larger limit by options={"recompile_limit": ...}'
+        if self.fullgraph:
+            raise UnsupportedError(what, cure=cure)
+        self._is_over = True
+        warnings.warn(f"{what}. Other calls run as in eager from now on: {cure}", RuntimeWarning, stacklevel=5)
 
     def _learn(self, mismatches: Sequence[Mismatch]) -> None:
         """A size that changed becomes a symbol."""
@@ -119,9 +140,15 @@ class TracedFunction:
 
 
 def _traced_of(
-    function: Callable[..., object], compile_captured: CompileCaptured, dynamic: bool | None
+    function: Callable[..., object],
+    compile_captured: CompileCaptured,
+    dynamic: bool | None,
+    fullgraph: bool,
+    recompile_limit: int,
 ) -> TracedFunction:
-    return TracedFunction(function, compile_captured, dynamic=dynamic)
+    return TracedFunction(
+        function, compile_captured, dynamic=dynamic, fullgraph=fullgraph, recompile_limit=recompile_limit
+    )
 
 
 _LEAVES = frozenset((Tensor, nn.Parameter, int, float, bool, str, type(None)))
@@ -189,15 +216,20 @@ def compile_with_trace(
     compile_captured: CompileCaptured,
     *,
     dynamic: bool | None = None,
+    fullgraph: bool = False,
+    recompile_limit: int = LIMIT,
     log: CaptureLog | None = None,
 ) -> Callable[..., object]:
     """Give the function or module compiled by `compile_captured` after direct tracing; traced at its first call.
 
     Guards: metadata of tensor arguments, values of others, attributes of modules that were read, closure and globals
     that the function names, torch's switches. UnsupportedError (with the user's line and the cure) where the program
-    reads data while it is traced. `dynamic` as torch.compile's: None makes a size symbolic when it changes.
+    reads data while it is traced. `dynamic` as torch.compile's: None makes a size symbolic when it changes. After
+    `recompile_limit` traces a call that none fits runs as written, with one warning; under `fullgraph` it is refused.
     """
-    traced = TracedFunction(function, compile_captured, dynamic=dynamic, log=log)
+    traced = TracedFunction(
+        function, compile_captured, dynamic=dynamic, fullgraph=fullgraph, recompile_limit=recompile_limit, log=log
+    )
     if isinstance(function, nn.Module):
         return TracedModule(function, traced)
     return traced

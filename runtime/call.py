@@ -20,6 +20,7 @@ from isthmus.runtime.arena import ArenaPool, Lease
 from isthmus.runtime.arguments import Arguments, typed
 from isthmus.runtime.convention import Executable, Value
 from isthmus.runtime.cpu import Loaded
+from isthmus.runtime.forks import work_alone_in_children
 from isthmus.runtime.interpret_table import DTYPES
 from isthmus.runtime.support import external_symbols as external_symbols
 from isthmus.runtime.torch_private import no_dispatch_modes
@@ -76,6 +77,7 @@ class NativeProgram:
         self._static_temporary = program.temporary_bytes if isinstance(program.temporary_bytes, int) else 0
         self._saves_nothing = len(program.results) == program.kept and program.saved_bytes == 0
         self._fast = self._make_builtin() if "call" in loaded else None
+        work_alone_in_children()
 
     def _make_builtin(self) -> Callable[..., object]:
         number = ctypes.c_int64.from_address(self._loaded["isthmus_program_number"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -163,3 +164,41 @@ def test_a_changed_attribute_of_a_module_compiles_again():
     assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
     module.factor = 3.0
     assert compiled(torch.ones(2)).tolist() == [3.0, 3.0]
+
+
+def named(x: Tensor, name: str) -> Tensor:
+    return x * len(name)
+
+
+@pytest.mark.row("D11")
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_past_the_limit_calls_run_as_in_eager_after_one_warning(capture: str, caplog, recwarn):
+    """The warning names the guard; what was compiled before goes on being used. Dynamo logs its own."""
+    compiled = isthmus.compile(named, capture=capture, options={"recompile_limit": 3})
+    logging.getLogger("torch._dynamo").propagate = True
+    before = compilations()
+    for text in ("a", "bb", "ccc", "dddd", "eeeee", "bb", "dddd"):
+        assert compiled(torch.ones(2), text).tolist() == [len(text)] * 2
+        assert isthmus.last_call_native() or len(text) > 3
+    assert compilations() - before == 3
+    said = [r.getMessage() for r in caplog.records if "limit" in r.getMessage()]
+    said += [str(w.message) for w in recwarn if "limit" in str(w.message)]
+    assert len(set(said)) == 1 and "'ccc'" in said[0]  # two handlers may see one record
+
+
+@pytest.mark.row("D11")
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_past_the_limit_a_full_graph_is_an_error(capture: str):
+    compiled = isthmus.compile(named, capture=capture, fullgraph=True, options={"recompile_limit": 2})
+    for text in ("a", "bb"):
+        compiled(torch.ones(2), text)
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"limit|fullgraph"):
+            compiled(torch.ones(2), "ccc")
+    assert compiled(torch.ones(2), "bb").tolist() == [2.0, 2.0]
+
+
+@pytest.mark.row("D11")
+def test_a_limit_that_allows_nothing_is_refused():
+    with pytest.raises(ValueError, match="recompile_limit"):
+        isthmus.compile(named, options={"recompile_limit": 0})

@@ -100,19 +100,26 @@ def test_backward_in_another_thread():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_calls_what_its_parent_compiled():
-    """With one thread: GNU's OpenMP pool does not survive a fork, in torch as here."""
-    script = SCRIPT + (
-        "import os\n"
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_forked_child_calls_what_its_parent_compiled(threads: int):
+    """Kernels long enough to be cut and a library call: GNU's OpenMP pool does not survive a fork, in torch as here."""
+    script = f"import torch\ntorch.set_num_threads({threads})\n" + SCRIPT.replace("(8, 16)", "(2048, 512)").replace(
+        "(16, 4,", "(512, 256,"
+    )
+    script += (
+        "import os, signal\n"
+        "before = w.grad\n"
         "child = os.fork()\n"
         "if child == 0:\n"
+        "    signal.alarm(30)\n"  # ends a child that waits for threads
         "    w.grad = None\n"
         "    f(x, w).sum().backward()\n"
+        "    assert torch.equal(w.grad, before)\n"
         "    os._exit(0 if torch.equal(f(x, w), y) else 3)\n"
         "assert os.waitpid(child, 0)[1] == 0\n"
-        "assert torch.equal(f(x, w), y)\n"
+        f"assert torch.equal(f(x, w), y) and torch.get_num_threads() == {threads}\n"
     )
-    assert run(script, OMP_NUM_THREADS="1") == "fine"
+    assert run(script, OMP_NUM_THREADS="2") == "fine"
 
 
 def test_a_spawned_child_compiles_for_itself(tmp_path: Path):

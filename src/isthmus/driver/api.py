@@ -92,13 +92,19 @@ def compile_in(session: Session, model: CallableT, capture: str) -> tuple[Callab
     if capture == "trace":
         from isthmus.frontend.capture_trace import compile_with_trace
 
-        compiled = compile_with_trace(model, session.compile_captured, dynamic=chosen.dynamic, log=notes)
+        capturing = compile_with_trace
     elif capture == "dynamo":
-        compiled = compile_with_dynamo(
-            model, session.compile_captured, fullgraph=chosen.fullgraph, dynamic=chosen.dynamic, log=notes
-        )
+        capturing = compile_with_dynamo
     else:
         raise ValueError(f"capture={capture!r} is none of 'dynamo', 'trace'")
+    compiled = capturing(
+        model,
+        session.compile_captured,
+        fullgraph=chosen.fullgraph,
+        dynamic=chosen.dynamic,
+        recompile_limit=chosen.recompile_limit,
+        log=notes,
+    )
     return cast(CallableT, compiled), notes
 
 

@@ -14,11 +14,11 @@ BACKENDS = ("native", "interpret", "eager")
 
 MODES: dict[str, Mapping[str, object]] = {
     "default": {},
-    "reduce-overhead": {},
-    "max-autotune": {},
+    "reduce-overhead": {"cuda_graphs": True},
+    "max-autotune": {"cuda_graphs": True},
     "max-autotune-no-cudagraphs": {},
 }
-"""torch.compile's modes -> options; on a CPU they are all the default."""
+"""torch.compile's modes -> options; on a CPU they are all alike."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ class Options:
     after every pass and name the first that changes a result). `higher_order`: keep what second derivatives need from
     the first call on.
     `fallback_random`: torch's own random streams (not compiled). `decompositions`: "default", or "none" to keep every
-    operator a library call. `cache`: use the disk cache.
+    operator a library call. `cache`: use the disk cache. `recompile_limit`: so many compilations of one function; then
+    calls that none of them fits run as in eager, with a warning that names the guard (under `fullgraph` they raise).
+    `cuda_graphs`: on a GPU, replay a direction as one CUDA graph from its third call with the same shapes on.
     `forward_compiler`, `backward_compiler`: what makes the functions callable (`driver.compilers.Compiler`, or a
     built-in one by name; None: what `backend` says). The forward one compiles programs without gradients too, the
     backward one derivatives of every order. `partition`: a function from the joint program (`passes.partition.Joint`)
@@ -50,6 +52,8 @@ class Options:
     fallback_random: bool = False
     decompositions: str = "default"
     cache: bool = True
+    recompile_limit: int = 64
+    cuda_graphs: bool = False
     forward_compiler: Compiler | str | None = None
     backward_compiler: Compiler | str | None = None
     partition: Choose | None = None
@@ -68,6 +72,8 @@ class Options:
                 raise ValueError(f"{name} must be callable, not {type(value).__name__}")
         if self.partition is not None and not callable(self.partition):
             raise ValueError(f"partition must be callable, not {type(self.partition).__name__}")
+        if self.recompile_limit < 1:
+            raise ValueError(f"recompile_limit={self.recompile_limit!r} allows no compilation")
         if self.memory_budget is not None and self.memory_budget < 0:
             raise ValueError(f"memory_budget={self.memory_budget!r} is negative")
 
