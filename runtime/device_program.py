@@ -7,8 +7,8 @@ saved for a backward until that lets go. Everything here but the launch itself w
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import cast
 
 import torch
@@ -22,7 +22,7 @@ from isthmus.runtime.call import kernel_error
 from isthmus.runtime.convention import Value
 from isthmus.runtime.device_steps import Actions, Frame, Kernel
 from isthmus.runtime.interpret_table import DTYPES
-from isthmus.runtime.torch_private import current_stream, device_is_current, no_dispatch_modes
+from isthmus.runtime.torch_private import current_stream, device_is_current, is_capturing, no_dispatch_modes
 from isthmus.sizes import evaluate
 
 
@@ -42,7 +42,7 @@ class DeviceProgram:
         self._arenas = ArenaPool(keep=0, device=str(device))
         self._words: Tensor | None = None
         self._lock = threading.Lock()
-        self._actions = Actions(program, kernels, device, self._raise_errors)
+        self._actions = Actions(program, kernels, device, self.raise_errors)
 
     # ---- the protocol of executables
 
@@ -83,30 +83,50 @@ class DeviceProgram:
     def _call(
         self, arguments: list[Value], arena: Tensor | None, *, everything: bool = False
     ) -> tuple[list[Tensor], Lease | None]:
-        with no_dispatch_modes(), torch.no_grad(), self._on_device():
-            values = self.takes.checked(arguments, arena)
-            sizes = self.takes.sizes(values)
-            self.takes.check_sizes(values, sizes)
-            frame, lease = self.prepare(values, sizes, arena)
-            with torch.autocast(self.device.type, enabled=False) if self.program.library_calls else nullcontext():
-                self.execute(frame)
+        with self.entered():
+            values, sizes = self.bind(arguments, arena)
+            lease = None
+            if arena is None and self.saves:
+                lease = self._arenas.lend(self.saved_bytes(sizes))
+                arena = lease.tensor
+            frame = self.prepare(values, sizes, arena)
+            self.execute(frame)
             self._return_moved(arguments, values)
             wanted = self.program.results if everything else self.program.results[: self.program.kept]
             return [self.result(b, frame) for b in wanted], lease
+
+    @contextmanager
+    def entered(self) -> Generator[None]:
+        """Off the tape and out of autocast, with the device current; Python's dispatch modes see nothing of it."""
+        autocast = torch.autocast(self.device.type, enabled=False) if self.program.library_calls else nullcontext()
+        with no_dispatch_modes(), torch.no_grad(), autocast, self._on_device():
+            yield
+
+    def bind(self, arguments: list[Value], arena: Tensor | None) -> tuple[list[Value], dict[str, int]]:
+        """The arguments as the program takes them, and the values of its symbols."""
+        values = self.takes.checked(arguments, arena)
+        sizes = self.takes.sizes(values)
+        self.takes.check_sizes(values, sizes)
+        return values, sizes
+
+    @property
+    def saves(self) -> bool:
+        """Whether anything is left in an arena for a backward."""
+        return bool(self.program.saved_at) or self.program.saved_bytes != 0
+
+    def saved_bytes(self, sizes: Mapping[str, int]) -> int:
+        """The bytes of the arena with what is saved."""
+        return max(1, evaluate(self.program.saved_bytes, sizes))
 
     def _on_device(self) -> AbstractContextManager[object]:
         if self.device.type != "cuda" or device_is_current(self.device):
             return nullcontext()
         return torch.cuda.device(self.device)
 
-    def prepare(self, values: list[Value], sizes: dict[str, int], arena: Tensor | None) -> tuple[Frame, Lease | None]:
+    def prepare(self, values: list[Value], sizes: dict[str, int], arena: Tensor | None) -> Frame:
         """Give a call its memory."""
         program = self.program
         frame = Frame(values, sizes)
-        lease = None
-        if arena is None and (program.saved_at or program.saved_bytes):
-            lease = self._arenas.lend(evaluate(program.saved_bytes, sizes))
-            arena = lease.tensor
         frame.saved = arena
         for buffer in program.results:
             at = buffer.place.at
@@ -117,20 +137,39 @@ class DeviceProgram:
         if program.temporary_bytes:
             needed = max(1, evaluate(program.temporary_bytes, sizes))
             frame.temporary = torch.empty(needed, dtype=torch.uint8, device=self.device)
-        return frame, lease
+        return frame
 
     def execute(self, frame: Frame) -> None:
-        """Run the steps on the current stream, then raise what a kernel found."""
+        """Run the steps on the current stream, then raise what a kernel found.
+
+        While a graph is captured nothing is found: a later call that is not captured raises it.
+        """
         frame.stream = current_stream(self.device)
         if not self._actions.failing:
             self._actions.run(frame)
             return
         with self._lock:  # the words are one call's at a time
-            if self._words is None:
-                self._words = torch.zeros(2 * len(self._actions.failing), dtype=torch.int64, device=self.device)
-            frame.error_words = self._words.data_ptr()
+            frame.error_words = self.make_error_words().data_ptr()
             self._actions.run(frame)
-            self._raise_errors(frame)
+            self.raise_errors(frame)
+
+    def make_error_words(self) -> Tensor:
+        """Where launches that can fail say so: a word each, zero but after a failure."""
+        if self._words is None:
+            self._words = torch.zeros(2 * len(self._actions.failing), dtype=torch.int64, device=self.device)
+        return self._words
+
+    def raise_errors(self, frame: Frame) -> None:
+        """Wait for the launches so far and raise what the first failed one found, as eager does."""
+        if self._words is None or not self._actions.failing or is_capturing(self.device):
+            return
+        for step, word in zip(self._actions.failing, self._words.tolist()[::2], strict=True):
+            if word:
+                self._words.zero_()
+                error = kernel_error(step, word, frame.sizes)
+                if step.location is not None:
+                    error.add_note(f"from {step.location}")
+                raise error
 
     def result(self, buffer: Buffer, frame: Frame) -> Tensor:
         """One result of a call."""
@@ -140,18 +179,6 @@ class DeviceProgram:
         if kind == "argument":
             return cast(Tensor, frame.arguments[cast(int, at)])
         return frame.handles[cast(int, at)] if kind == "handle" else frame.tensor(buffer)
-
-    def _raise_errors(self, frame: Frame) -> None:
-        """Wait for the launches so far and raise what the first failed one found, as eager does."""
-        if self._words is None:
-            return
-        for step, word in zip(self._actions.failing, self._words.tolist()[::2], strict=True):
-            if word:
-                self._words.zero_()
-                error = kernel_error(step, word, frame.sizes)
-                if step.location is not None:
-                    error.add_note(f"from {step.location}")
-                raise error
 
     def _return_moved(self, given: list[Value], taken: list[Value]) -> None:
         """Numbers of the host that the program overwrites get their new value."""

@@ -1,5 +1,5 @@
 """Every use of torch's private Python interface by the runtime."""
-# pyright: reportPrivateUsage=false, reportAttributeAccessIssue=false
+# pyright: reportPrivateUsage=false, reportAttributeAccessIssue=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
 
@@ -118,6 +118,16 @@ def current_stream(device: torch.device) -> int:
 def device_is_current(device: torch.device) -> bool:
     """Whether this thread's work goes to a GPU already."""
     return torch._C._cuda_getDevice() == (device.index or 0)
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether the current stream of a GPU records a graph."""
+    return device.type == "cuda" and torch._C._cuda_isCurrentStreamCapturing()
+
+
+def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy each source into its target, in few launches."""
+    torch._foreach_copy_(targets, sources)
 
 
 def excluded_keys() -> int:

@@ -176,12 +176,14 @@ class Lowering:
             known = forward if isinstance(forward, NativeProgram) else None
             return make_native(func, self.record, forward=known, use_cache=self.options.cache)
         from isthmus.driver.on_device import make_on_device
+        from isthmus.runtime.cuda_graph import GraphedProgram
         from isthmus.runtime.device_program import DeviceProgram
 
-        there = forward if isinstance(forward, DeviceProgram) else None
-        made = make_on_device(func, self.device, self.record, forward=there, use_cache=self.options.cache)
+        there = forward if isinstance(forward, DeviceProgram | GraphedProgram) else None
+        known = there.program if there is not None else None
+        made = make_on_device(func, self.device, self.record, forward=known, use_cache=self.options.cache)
         self.fallbacks[func.sym_name.data] = made.fallbacks
-        return made
+        return GraphedProgram(made) if self.options.cuda_graphs else made
 
     def _inference_node(self, prim: ModuleOp) -> TapeNode:
         function = ir.function(prim, "main")

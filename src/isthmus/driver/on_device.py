@@ -15,6 +15,7 @@ from isthmus.codegen import nvptx
 from isthmus.codegen.cpu.read_program import kernels_of, read_program
 from isthmus.diagnostics import UnsupportedError
 from isthmus.dialects import kernel
+from isthmus.dialects.program import Program
 from isthmus.driver.artifacts import Record, log
 from isthmus.runtime import library
 from isthmus.runtime.cuda_driver import Driver, driver
@@ -32,7 +33,7 @@ def make_on_device(
     device: torch.device,
     record: Record,
     *,
-    forward: DeviceProgram | None = None,
+    forward: Program | None = None,
     use_cache: bool = True,
     with_driver: Driver | None = None,
 ) -> DeviceProgram:
@@ -40,7 +41,7 @@ def make_on_device(
 
     UnsupportedError where cuda-bindings or a GPU is missing, or its driver is too old.
     """
-    saved_at = dict(forward.program.saved_at) if forward else None
+    saved_at = dict(forward.saved_at) if forward else None
     program = read_program(func, schema_of=library.schema_of, saved_at=saved_at)
     loader = KernelLoader(with_driver or driver(), device.index or 0, use_cache=use_cache)
     generators = {name: _generator(op) for name, op in kernels_of(func).items()}

@@ -1,0 +1,228 @@
+"""A program as a CUDA graph: captured at its second call with arguments of the same shapes, replayed from then on.
+
+What an argument's memory is decides how the graph reads it: at the place where it was in both calls (parameters, what a
+forward left for its backward), or from a buffer of the graph that each call copies into. A place that changes later is
+found out, and the graph is captured again. Results are copied out of the graph's memory: they are the caller's.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from isthmus.dialects.program import Branch, Loop, Program, flat
+from isthmus.runtime.arena import ArenaPool, Lease
+from isthmus.runtime.convention import Value
+from isthmus.runtime.device_program import DeviceProgram
+from isthmus.runtime.device_steps import Frame
+from isthmus.runtime.torch_private import copy_all, current_stream, device_is_current, is_capturing, storage_uses
+
+_CAPTURES = 6
+"""Captures for one set of shapes, before the program runs without a graph."""
+_SHAPES = 16
+"""Sets of shapes that have a graph at the same time."""
+
+Key: TypeAlias = tuple[object, ...]
+
+
+@dataclass
+class _Recorded:
+    """What is known about the calls with one set of shapes."""
+
+    places: list[int]
+    """Data pointers of the arguments in the last call, 0 for numbers."""
+    moving: set[int] = field(default_factory=set[int])
+    """Arguments that were somewhere else once."""
+    captures: int = 0
+    graph: torch.cuda.CUDAGraph | None = None
+    buffers: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+    """Argument -> where the graph reads it."""
+    results: list[Tensor | int] = field(default_factory=list[Tensor | int])
+    """Where the graph leaves each result; a number is an argument that is written in place."""
+    frame: Frame | None = None
+    """The call that was captured; its copies of arguments and its results are the graph's memory."""
+    arena: Tensor | None = None
+    lease: weakref.ref[Lease] | None = None
+
+    def is_free(self) -> bool:
+        """Whether nobody looks at what the last call saved."""
+        if self.arena is None:
+            return True
+        lease = self.lease() if self.lease is not None else None
+        return (lease is None or lease.tensor is None) and storage_uses(self.arena) <= 1
+
+
+class GraphedProgram:
+    """A `DeviceProgram` whose calls are replays where they can be; safe to call from several threads."""
+
+    fresh = True
+
+    def __init__(self, inner: DeviceProgram) -> None:
+        self.inner = inner
+        self.native = inner.native
+        self.captures = 0
+        self.replays = 0
+        self._recorded: dict[Key, _Recorded] = {}
+        self._nowhere = ArenaPool(keep=0, device=str(inner.device))
+        self._lock = threading.RLock()
+        self._is_graph = inner.native and inner.device.type == "cuda" and not _has_flags(inner.program)
+
+    @property
+    def program(self) -> Program:
+        """The program."""
+        return self.inner.program
+
+    @property
+    def fallbacks(self) -> tuple[tuple[str, str], ...]:
+        """See DeviceProgram."""
+        return self.inner.fallbacks
+
+    @property
+    def sizes_wanted(self) -> tuple[str, ...]:
+        """See DeviceProgram."""
+        return self.inner.sizes_wanted
+
+    @property
+    def saves_in_arena(self) -> bool:
+        """See DeviceProgram."""
+        return self.inner.saves_in_arena
+
+    def __call__(self, arguments: list[Value], /) -> list[Tensor]:
+        """Run; a program that saves intermediates gives them as tensors of their own, without a graph."""
+        if self.inner.saves or len(self.program.results) != self.program.kept:
+            return self.inner(arguments)
+        found = self._replayed(arguments, None)
+        return self.inner(arguments) if found is None else found[0]
+
+    def save_in_arena(self, arguments: list[Value], /) -> tuple[list[Tensor], Lease | None]:
+        """See DeviceProgram."""
+        found = self._replayed(arguments, None)
+        return self.inner.save_in_arena(arguments) if found is None else found
+
+    def run_from_arena(self, arguments: list[Value], arena: Tensor, /) -> list[Tensor]:
+        """See DeviceProgram."""
+        found = self._replayed(arguments, arena)
+        return self.inner.run_from_arena(arguments, arena) if found is None else found[0]
+
+    # ---- replays
+
+    def _replayed(self, arguments: list[Value], arena: Tensor | None) -> tuple[list[Tensor], Lease | None] | None:
+        """Run as a graph; None where the call has to run without one."""
+        device = self.inner.device
+        if not self._is_graph or is_capturing(device) or not device_is_current(device):
+            return None
+        key = (current_stream(device), *((tuple(a.shape) if isinstance(a, Tensor) else a) for a in arguments))
+        if any(isinstance(a, Tensor) and a.device != device for a in arguments):
+            return None
+        given = [*arguments, arena]
+        places = [a.data_ptr() if isinstance(a, Tensor) else 0 for a in given]
+        with self._lock, torch.no_grad():
+            known = self._recorded.get(key)
+            if known is None:
+                if len(self._recorded) < _SHAPES:
+                    self._recorded[key] = _Recorded(places)
+                return None
+            if not known.is_free() or not self._has_graph(known, given, places):
+                return None
+            return self._replay(known, arguments)
+
+    def _has_graph(self, known: _Recorded, given: list[Value], places: list[int]) -> bool:
+        """Whether there is a graph that reads these arguments where they are; captured here if need be."""
+        moved = {k for k, (a, b) in enumerate(zip(known.places, places, strict=True)) if a != b} - known.moving
+        known.places = places
+        if known.graph is not None and not moved:
+            return True
+        known.moving |= {k for k in moved if self._may_move(k, len(given) - 1)}
+        if known.captures >= _CAPTURES:
+            known.graph = None
+            return False
+        known.captures += 1
+        self._capture(known, given)
+        return True
+
+    def _may_move(self, k: int, arena: int) -> bool:
+        """Whether an argument may be read from a copy: not if it is written in place, nor the arena as a whole."""
+        return k != arena and self._number(k) not in self.inner.takes.written
+
+    def _number(self, k: int) -> int:
+        """The number in the program of the k-th argument given: those in the arena are not given."""
+        return self._numbers[k] if k < len(self._numbers) else -1
+
+    @property
+    def _numbers(self) -> list[int]:
+        in_arena = any(a.saved is not None for a in self.program.arguments)
+        return [k for k, a in enumerate(self.program.arguments) if not in_arena or a.saved is None]
+
+    def _capture(self, known: _Recorded, given: list[Value]) -> None:
+        inner = self.inner
+        known.graph, known.frame, known.results = None, None, []
+        for k in known.moving:
+            value = given[k]
+            if isinstance(value, Tensor):
+                known.buffers[k] = buffer = torch.empty_strided(
+                    value.shape, value.stride(), dtype=value.dtype, device=value.device
+                )
+                buffer.copy_(value)
+        arguments = [known.buffers.get(k, a) for k, a in enumerate(given[:-1])]
+        with inner.entered():
+            arena = cast("Tensor | None", given[-1])
+            values, sizes = inner.bind(arguments, arena)
+            if arena is None and inner.saves:
+                if known.arena is None:
+                    known.arena = torch.empty(inner.saved_bytes(sizes), dtype=torch.uint8, device=inner.device)
+                arena = known.arena
+            inner.make_error_words()
+            graph = torch.cuda.CUDAGraph()
+            torch.cuda.synchronize(inner.device)
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                frame = inner.prepare(values, sizes, arena)
+                inner.execute(frame)
+                results = [inner.result(b, frame) for b in self.program.results[: self.program.kept]]
+        places = {id(v): k for k, v in enumerate(arguments)}
+        known.results = [places.get(id(r), r) for r in results]
+        theirs = {id(a) for a in given}
+        frame.arguments = [None if id(v) in theirs else v for v in values]  # what is the caller's is not kept alive
+        known.frame, known.graph = frame, graph
+        self.captures += 1
+
+    def _replay(self, known: _Recorded, arguments: list[Value]) -> tuple[list[Tensor], Lease | None]:
+        if known.buffers:
+            sources = [cast(Tensor, arguments[k]) for k in known.buffers]
+            copy_all(list(known.buffers.values()), sources)
+        assert known.graph is not None and known.frame is not None
+        known.graph.replay()
+        self.replays += 1
+        self.inner.raise_errors(known.frame)
+        lease = None
+        if known.arena is not None:
+            lease = Lease(known.arena, self._nowhere)
+            known.lease = weakref.ref(lease)
+        return self._copied(known, arguments), lease
+
+    def _copied(self, known: _Recorded, arguments: Sequence[Value]) -> list[Tensor]:
+        """The results as tensors of the caller's."""
+        found: list[Tensor] = []
+        sources: list[Tensor] = []
+        targets: list[Tensor] = []
+        for result in known.results:
+            if isinstance(result, int):
+                found.append(cast(Tensor, arguments[result]))
+                continue
+            fresh = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype, device=result.device)
+            found.append(fresh)
+            sources.append(result)
+            targets.append(fresh)
+        if targets:
+            copy_all(targets, sources)
+        return found
+
+
+def _has_flags(program: Program) -> bool:
+    """Whether the host has to look at numbers on the way."""
+    return any(isinstance(s, Branch) or (isinstance(s, Loop) and s.flag is not None) for s in flat(program.steps))
