@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from isthmus.diagnostics import UnsupportedError
+from isthmus.diagnostics import CompileError
 from isthmus.runtime import cache
 from isthmus.runtime.build import source_version
 from isthmus.runtime.cpu import LLVM_VERSION
@@ -87,14 +87,14 @@ class KernelLoader:
         self.arch = driver.arch(device)
         self._use_cache = use_cache
 
-    def load(self, kernels: Mapping[str, Generate], *, aligned: bool = True) -> dict[str, Loaded | UnsupportedError]:
+    def load(self, kernels: Mapping[str, Generate], *, aligned: bool = True) -> dict[str, Loaded | CompileError]:
         """Give each kernel by name, or why it has no form on a GPU.
 
         Text is made only for those that neither this process nor the cache has.
         """
         with _loading:
             _unload_abandoned()
-            found: dict[str, Loaded | UnsupportedError] = {}
+            found: dict[str, Loaded | CompileError] = {}
             waiting: dict[str, Future[bytes]] = {}
             with ThreadPoolExecutor(_THREADS) as pool:
                 for name, generate in kernels.items():
@@ -104,7 +104,7 @@ class KernelLoader:
                         continue
                     try:
                         waiting[name] = self._entry(pool, name, generate, aligned)
-                    except UnsupportedError as error:
+                    except CompileError as error:
                         found[name] = error
             for name, entry in waiting.items():
                 found[name] = made = self._load(entry.result())

@@ -6,7 +6,7 @@ import ctypes
 import threading
 from collections.abc import Mapping, Sequence
 
-from isthmus.diagnostics import UnsupportedError
+from isthmus.diagnostics import CompileError
 from isthmus.runtime.cuda_kernels import Generate, KernelLoader, Loaded
 from isthmus.sizes import evaluate
 
@@ -53,7 +53,7 @@ class Launcher:
         with self._lock:
             if self._unaligned is None:
                 made = self._loader.load({self._name: self._generate}, aligned=False)[self._name]
-                if isinstance(made, UnsupportedError):
+                if isinstance(made, CompileError):
                     raise made
                 self._unaligned = made
             return self._unaligned

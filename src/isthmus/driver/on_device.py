@@ -13,7 +13,7 @@ from xdsl.ir import Region
 
 from isthmus.codegen import nvptx
 from isthmus.codegen.cpu.read_program import kernels_of, read_program
-from isthmus.diagnostics import UnsupportedError
+from isthmus.diagnostics import CompileError, UnsupportedError
 from isthmus.dialects import kernel
 from isthmus.dialects.program import Program
 from isthmus.driver.artifacts import Record, log
@@ -74,7 +74,7 @@ def _kernel(
     name: str,
     loader: KernelLoader,
     generators: Mapping[str, Generate],
-    loaded: Mapping[str, Loaded | UnsupportedError],
+    loaded: Mapping[str, Loaded | CompileError],
 ) -> Kernel:
     made = loaded[name]
     if isinstance(made, Loaded):
@@ -110,7 +110,7 @@ def _text(func: FuncOp, arch: str) -> str:
     for op in scheduled:
         try:
             texts.append(nvptx.llvm_text([op], arch)[0])
-        except UnsupportedError as error:
+        except CompileError as error:
             texts.append(f"; {error}")
     return "\n".join(texts)
 
@@ -120,6 +120,6 @@ def _ptx(func: FuncOp, arch: str) -> str:
     for op in kernels_of(func).values():
         try:
             texts.append(_generator(op)(arch, True).ptx)
-        except UnsupportedError as error:
+        except CompileError as error:
             texts.append(f"// {error}")
     return "\n".join(texts)
