@@ -29,7 +29,7 @@ KERNELS = ("select-library", "decompose{to=elementary}", "simplify", "join-dots"
 
 def gpu_kernels() -> tuple[str, ...]:
     """Give the passes from primitives to planned kernels for a GPU: its own schedule, none of the CPU's libraries."""
-    own = {"select-library": None, "schedule": "schedule-gpu" if "schedule-gpu" in PASSES else "schedule"}
+    own = {"select-library": None, "fuse": "fuse{target=gpu}", "schedule": "schedule-gpu"}
     return tuple(p for text in KERNELS if (p := own.get(text, text)) is not None)
 
 

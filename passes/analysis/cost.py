@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import cast
 
 from xdsl.ir import Operation
@@ -35,6 +36,33 @@ PARTITION_BYTES = 128 << 10
 MOST_PARTITIONS = 64
 MOST_PARTIAL_RESULTS = 16
 ROWS_PER_PARTIAL_RESULT = 32
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """When a reduction is two kernels, and into how many partial results it is cut."""
+
+    column_bytes: int
+    """Below so many elements' bytes a reduction down columns is one kernel."""
+    longest: int
+    """A reduction of up to so many elements of a row is one kernel."""
+    together: int
+    """So many rows count as one."""
+    few: int
+    """So many rows keep everybody busy, however long they are."""
+    partition_bytes: int
+    most: int
+    rows: int
+    """Rows of one partial result, at least."""
+
+    @staticmethod
+    def on(target: str) -> Splitting:
+        """Give the limits of a kind of machine: `cpu` or `gpu`, whose blocks are many and start in a microsecond."""
+        if target == "gpu":
+            return Splitting(SPLIT_BYTES, 1 << 15, 1, 64, 16 << 10, 256, 8)
+        return Splitting(
+            SPLIT_BYTES, LONGEST_SERIAL, 8, 8, PARTITION_BYTES, MOST_PARTIAL_RESULTS, ROWS_PER_PARTIAL_RESULT
+        )
 
 
 class _Guesses(Mapping[str, int]):
@@ -69,34 +97,36 @@ def product(shape: Shape) -> Dim:
     return math.prod(cast(tuple[int, ...], shape))
 
 
-def splits(shape: Shape, reduced: tuple[int, ...]) -> bool:
+def splits(shape: Shape, reduced: tuple[int, ...], target: str = "cpu") -> bool:
     """Whether a reduction is two kernels: partial results of each partition, then their combination.
 
     Down columns (the innermost dim is kept), where walking them takes narrow strides; and where so few results are
     left that nobody would work in parallel.
     """
-    extents = [numeric(s) for s in shape]
+    limits, extents = Splitting.on(target), [numeric(s) for s in shape]
     total = math.prod(extents)
     kept = math.prod(n for d, n in enumerate(extents) if d not in reduced)
     inner = max((d for d, n in enumerate(extents) if n > 1), default=0)
     if inner not in reduced:
-        return total * 4 > SPLIT_BYTES and total // max(kept, 1) > ROWS_PER_PARTIAL_RESULT
-    return total > LONGEST_SERIAL and kept < 8
+        return total * 4 > limits.column_bytes and total // max(kept, 1) > limits.rows
+    return total // max(kept, 1) * min(kept, limits.together) > limits.longest and kept < limits.few
 
 
-def partial_results(shape: Shape, reduced: tuple[int, ...], itemsize: int) -> Dim:
+def partial_results(shape: Shape, reduced: tuple[int, ...], itemsize: int, target: str = "cpu") -> Dim:
     """Give the number of partial results of a split reduction: a function of its sizes.
 
     They cost a pass over `partitions x kept` elements, so few rows or wide columns have few.
     """
+    limits = Splitting.on(target)
     rows = product(tuple(s for d, s in enumerate(shape) if d in reduced))
     kept = product(tuple(s for d, s in enumerate(shape) if d not in reduced))
     if isinstance(rows, int) and isinstance(kept, int):
-        count = partitions(rows // ROWS_PER_PARTIAL_RESULT, rows * kept * itemsize, MOST_PARTIAL_RESULTS)
+        work = rows * kept * itemsize
+        count = max(1, min(rows // limits.rows, work // limits.partition_bytes, limits.most))
         return 1 << (count.bit_length() - 1)  # so that sums of one kernel often agree
     if isinstance(rows, int):
-        return max(1, min(MOST_PARTIAL_RESULTS, rows // ROWS_PER_PARTIAL_RESULT))
-    return size_max(1, size_min(MOST_PARTIAL_RESULTS, rows // ROWS_PER_PARTIAL_RESULT))
+        return max(1, min(limits.most, rows // limits.rows))
+    return size_max(1, size_min(limits.most, rows // limits.rows))
 
 
 def partitions(points: int, nbytes: int, most: int = MOST_PARTITIONS) -> int:

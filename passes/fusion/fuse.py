@@ -42,23 +42,33 @@ class FusePass(ModulePass):
 
     name = "fuse"
 
+    target: str = "cpu"
+    """`cpu` or `gpu`: into how many partial results a long reduction is cut."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Fuse every function of the module."""
         for func in ir.functions(op).values():
-            fuse_function(func)
+            fuse_function(func, self.target)
 
 
-def fuse_function(func: FuncOp) -> None:
+def fuse_function(func: FuncOp, target: str = "cpu") -> None:
     """Replace the primitives of a function."""
     signature = Signature.of(func)
     arguments = [a.strides for a in signature.arguments]
     results = [r.strides for r in signature.results]
-    fuse_block(func.body.block, arguments, results)
+    fuse_block(func.body.block, arguments, results, target=target)
 
 
-def fuse_block(block: Block, arguments: list[Shape | None], results: list[Shape | None], *, merge: bool = True) -> None:
+def fuse_block(
+    block: Block,
+    arguments: list[Shape | None],
+    results: list[Shape | None],
+    *,
+    merge: bool = True,
+    target: str = "cpu",
+) -> None:
     """Replace the primitives of a block, given strides of its arguments and results where not row-major."""
-    graph = Graph(block)
+    graph = Graph(block, target)
     for node, strides in zip(graph.sources, arguments, strict=True):
         node.value.strides = strides
     program = Program(graph)
@@ -199,7 +209,9 @@ class Program:
                     buffers[bias.result] = op.results[0]
                 made[step] = op
                 for region in op.regions:
-                    fuse_block(region.block, [None] * len(region.block.args), [None] * _yields(region.block))
+                    nothing: list[Shape | None] = [None] * len(region.block.args)
+                    yields: list[Shape | None] = [None] * _yields(region.block)
+                    fuse_block(region.block, nothing, yields, target=self.graph.target)
             block.insert_op_before(op, terminator)
         _note_refusals(merger, made)
         reshaped: dict[tuple[Value, Shape | None], SSAValue] = {}  # what is returned twice stays one value

@@ -133,9 +133,10 @@ def kind_of(op: Operation) -> Kind:
 
 
 class Graph:
-    """One block of primitives. `values` finds the fusion value of an SSA value."""
+    """One block of primitives, for a kind of machine. `values` finds the fusion value of an SSA value."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, target: str = "cpu") -> None:
+        self.target = target
         self.nodes: list[Node] = []
         self.values: dict[SSAValue, Value] = {}
         self.returned: list[Value] = []
@@ -183,7 +184,7 @@ class Graph:
         operands = tuple(self.values[v] for v in ir.operands_of(op))
         kind = kind_of(op)
         reduced = _reduced(op)
-        if kind is Kind.REDUCE and isinstance(op, prim.ReduceOp) and cost.splits(operands[0].shape, reduced):
+        if kind is Kind.REDUCE and isinstance(op, prim.ReduceOp) and self._splits(operands[0], reduced):
             operands = (self._partial(op, operands[0], reduced),)
             reduced = (0,)
         node = self._add(Node(kind, op, operands, 0, (), reduced, _form(op)))
@@ -193,9 +194,12 @@ class Graph:
         for result in op.results:
             self._result(node, result)
 
+    def _splits(self, x: Value, reduced: tuple[int, ...]) -> bool:
+        return cost.splits(x.shape, reduced, self.target)
+
     def _partial(self, op: prim.ReduceOp, x: Value, reduced: tuple[int, ...]) -> Value:
         node = self._add(Node(Kind.PARTIAL, op, (x,), 0, (), reduced))
-        partitions = cost.partial_results(x.shape, reduced, ir.itemsize(x.dtype))
+        partitions = cost.partial_results(x.shape, reduced, ir.itemsize(x.dtype), self.target)
         return self.new_value(node, (partitions, *without(x.shape, reduced)), None, x.dtype)
 
 
