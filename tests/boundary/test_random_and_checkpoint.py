@@ -115,6 +115,42 @@ def test_kernels_draw_the_numbers_of_the_definition(name: str, dtype: torch.dtyp
             assert torch.equal(drawn == 0, defined == 0)
 
 
+HALVES = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.row("M8")
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (2, 3), (-1, 1), (-3, -2.5), (1000, 1001)])
+def test_uniform_numbers_stay_below_their_bound(low: float, high: float, dtype: torch.dtype):
+    def program(x):
+        return x.clone().uniform_(low, high), torch.rand_like(x)
+
+    torch.manual_seed(5)
+    x = torch.zeros(1 << 18, dtype=dtype)
+    (scaled, unit), (eager, _) = isthmus.compile(program, dynamic=False)(x), program(x)
+    assert (
+        float(scaled.min()) >= low and float(scaled.max()) < high and float(unit.min()) >= 0 and float(unit.max()) < 1
+    )
+    ulp = torch.finfo(dtype).eps * max(abs(low), abs(high), 1)
+    assert abs(scaled.double().mean() - eager.double().mean()) < ulp / 2 + 5 * (high - low) / (12 * 2**18) ** 0.5
+
+
+@pytest.mark.row("M8")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, *HALVES], ids=str)
+@pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.999])
+def test_chances_are_as_asked_in_every_dtype(p: float, dtype: torch.dtype):
+    """A uniform number of 8 bits would drop a 256th instead of a thousandth."""
+
+    def program(x):
+        chance = torch.full(x.shape, p, dtype=torch.float32)
+        return F.dropout(x, p), 1 - x.clone().bernoulli_(p), 1 - x.clone().bernoulli_(chance), 1 - chance.bernoulli()
+
+    torch.manual_seed(6)
+    n = 1 << 20
+    for zeros in isthmus.compile(program, dynamic=False)(torch.ones(n, dtype=dtype)):
+        assert abs(float((zeros == 0).double().mean()) - p) < 5 * (p * (1 - p) / n) ** 0.5
+
+
 @pytest.mark.row("N4")
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_seeds_reproduce_and_calls_differ(capture: str):

@@ -17,6 +17,14 @@ def _uniform(e: Emitter, call: Call) -> SSAValue:
     return call.uniform(call.shape(), inside(call.dtype()))
 
 
+def _below_one(e: Emitter, call: Call) -> SSAValue:
+    """Uniform in [0, 1), of which the result's dtype holds every number: a finer one would round up to 1."""
+    dtype = call.dtype()
+    if not ir.is_float(dtype):
+        raise Refusal("complex random numbers are left to the library")
+    return e.convert(call.uniform(call.shape(), dtype), inside(dtype))
+
+
 def _normal(e: Emitter, call: Call) -> SSAValue:
     """√(-2 ln(1 - u)) · cos 2πv: Box and Muller, Ann. Math. Statist. 29 (1958)"""
     u, v = _uniform(e, call), _uniform(e, call)
@@ -40,7 +48,7 @@ RANDN = ("randn.default", "randn_like.default", "randn.generator", "randn.names"
 
 @decomposition(*RAND)
 def rand(e: Emitter, call: Call, *how: object) -> SSAValue:
-    return e.convert(_uniform(e, call), call.dtype())
+    return e.convert(_below_one(e, call), call.dtype())
 
 
 @decomposition(*RANDN)
@@ -54,7 +62,12 @@ def randn(e: Emitter, call: Call, *how: object) -> SSAValue:
 def uniform(e: Emitter, call: Call, x: SSAValue, low: Scalar, high: Scalar, generator: object) -> SSAValue:
     if isinstance(low, SSAValue) or isinstance(high, SSAValue):
         raise Refusal("bounds that are tensors are left to the library")
-    return _scaled(e, call, _uniform(e, call), high - low, low)  # pyright: ignore[reportOperatorIssue]
+    number = _scaled(e, call, _below_one(e, call), high - low, low)  # pyright: ignore[reportOperatorIssue]
+    if low == 0:
+        return number
+    # low + u·(high - low) may round up to high, which is outside
+    first, bound = (e.full(v, call.shape(), call.dtype()) for v in (low, high))
+    return e.select(e.cmp("ge", number, bound), first, number)
 
 
 @decomposition("normal_functional.default", "normal_.default")
@@ -67,9 +80,10 @@ NORMALS = ("Tensor_Tensor", "Tensor_float", "float_Tensor", "float_float")
 
 @decomposition(*(f"normal.{n}" for n in NORMALS))
 def normal(e: Emitter, call: Call, mean: Scalar, std: Scalar, *how: object) -> SSAValue:
-    """mean + std·n"""
+    """mean + std·n; as in torch nothing flows back to mean and std"""
     if not ir.is_float(call.dtype()):
         raise Refusal("complex random numbers are left to the library")
+    mean, std = (e.stop_gradient(v) if isinstance(v, SSAValue) else v for v in (mean, std))
     return _scaled(e, call, _normal(e, call), std, mean)
 
 
