@@ -142,6 +142,11 @@ Results: one gradient per operand with `needs`, in order. None where nobody can 
 """
 
 
+BatchedOf = Callable[[PrimOp, Sequence[bool], ir.Dim], FuncOp | None]
+"""One library call for all examples at once, in primitives: its operands, those with the flag with the examples in
+front, to its results, all with the examples in front. None where nobody knows a better way than a loop."""
+
+
 def _no_form(cls: type[Operation]) -> Elementary | None:
     return None
 
@@ -150,12 +155,17 @@ def _no_derivative(op: PrimOp, needs: Needs) -> None:
     return None
 
 
+def _no_batched_form(op: PrimOp, mapped: Sequence[bool], size: ir.Dim) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Fallbacks:
-    """Where the derivative of an op without a rule comes from."""
+    """Where the derivative of an op without a rule comes from, and the batched form of a library call."""
 
     elementary: ElementaryForms = _no_form
     derivative_of: DerivativeOf = _no_derivative
+    batched_of: BatchedOf = _no_batched_form
 
 
 FROM_TABLES = Fallbacks(elementary_form)
@@ -167,10 +177,10 @@ class TakesDerivatives:
 
     fallbacks: Fallbacks = FROM_TABLES
 
-    def with_derivatives(self, derivative_of: DerivativeOf) -> Self:
-        """Give the same pass, which asks this function for derivatives of library calls."""
+    def with_derivatives(self, derivative_of: DerivativeOf, batched_of: BatchedOf = _no_batched_form) -> Self:
+        """Give the same pass, which asks these functions for derivatives and batched forms of library calls."""
         prepared = copy(self)
-        object.__setattr__(prepared, "fallbacks", Fallbacks(elementary_form, derivative_of))
+        object.__setattr__(prepared, "fallbacks", Fallbacks(elementary_form, derivative_of, batched_of))
         return prepared
 
 

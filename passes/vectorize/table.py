@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
 from typing import TypeVar
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from isthmus import ir
-from isthmus.diagnostics import UnsupportedError
+from isthmus.dialects.autodiff import RECOMPUTE
 from isthmus.dialects.prim import Emitter
-from isthmus.passes.autodiff.expand import copy
+from isthmus.passes.autodiff.expand import TERMINATORS, copy
+from isthmus.passes.autodiff.pull import made_since
+from isthmus.passes.autodiff.rules.scan import make_scan
 from isthmus.passes.autodiff.table import Fallbacks
 
 LOOPED = "vectorize.looped"
-"""Attribute of ops without a rule of their own: one copy per example."""
-
-LIMIT = 4096
-"""So many copies of one op at most."""
+"""Attribute of a loop over examples that stands for an op without a batched form: [the op, the reason]."""
 
 
 class Batch:
-    """Values of the body over all examples: mapped ones have the examples in dimension 0, the others are the same.
+    """Values of a program for one example, over all: mapped ones have the examples in front, others are the same.
 
     A value that nobody defined is one of the surroundings.
     """
@@ -41,28 +42,43 @@ class Batch:
         """Tell whether a value differs from example to example."""
         return value in self._mapped
 
+    def now(self, value: SSAValue) -> SSAValue:
+        """Give what a value is: with the examples in front where it is mapped."""
+        return self._values.get(value, value)
+
     def shared(self, value: SSAValue) -> SSAValue:
         """Give a value that is the same for all examples."""
         assert value not in self._mapped
-        return self._values.get(value, value)
+        return self.now(value)
 
     def over_all(self, value: SSAValue) -> SSAValue:
         """Give a value with the examples in dimension 0."""
-        over = self._values.get(value, value)
+        over = self.now(value)
         if value in self._mapped:
             return over
         shape = ir.shape_of(over)
         return self.e.broadcast(over, (self.size, *shape), tuple(range(1, len(shape) + 1)))
 
+    def run(self, block: Block) -> None:
+        """Define the values of a program for one example, whose arguments are defined."""
+        for op in list(block.ops):
+            if not isinstance(op, TERMINATORS):
+                self.e.location = op.location
+                batched(self, op)
+
 
 Rule = Callable[[Batch, Operation], "SSAValue | Sequence[SSAValue]"]
 RULES: dict[type[Operation], Rule] = {}
+"""Filled when the rules are imported."""
 
 OpT = TypeVar("OpT", bound=Operation)
 
 
 def batching(*classes: type[OpT]) -> Callable[[Callable[[Batch, OpT], SSAValue | Sequence[SSAValue]]], Rule]:
-    """Enter `rule(batch, op)`: the results over all examples of an op with at least one mapped operand."""
+    """Enter `rule(batch, op)`: the results over all examples of an op with at least one mapped operand.
+
+    A rule may define results itself, where some are not mapped; it then gives ().
+    """
 
     def enter(rule: Callable[[Batch, OpT], SSAValue | Sequence[SSAValue]]) -> Rule:
         for cls in classes:
@@ -72,49 +88,61 @@ def batching(*classes: type[OpT]) -> Callable[[Callable[[Batch, OpT], SSAValue |
     return enter
 
 
+SUBJECTS = ("along", "index", "contract", "structured", "control", "call")
+"""Modules of the rules."""
+
+
+@cache
+def load_rules() -> None:
+    """Import every rule module once."""
+    for subject in SUBJECTS:
+        import_module(f"isthmus.passes.vectorize.rules.{subject}")
+
+
+def rule_of(cls: type[Operation]) -> Rule | None:
+    """Give the rule of an op class, or of the nearest class above it."""
+    load_rules()
+    return next((RULES[c] for c in cls.__mro__ if c in RULES), None)
+
+
 def batched(batch: Batch, op: Operation) -> None:
     """Define the results of one op: once where no operand is mapped, by its rule, else example by example."""
     operands = ir.operands_of(op)
+    last = batch.e.block.last_op
     if not any(map(batch.is_mapped, operands)):
         made = copy(batch.e, op, [batch.shared(v) for v in operands], batch.fallbacks)
         for old, new in zip(op.results, made, strict=True):
             batch.define(old, new, mapped=False)
-        return
-    rule = next((RULES[c] for c in type(op).__mro__ if c in RULES), None)
-    made = one_by_one(batch, op) if rule is None else rule(batch, op)
-    for old, new in zip(op.results, (made,) if isinstance(made, SSAValue) else made, strict=True):
-        batch.define(old, new, mapped=True)
+    else:
+        rule = rule_of(type(op))
+        found = looped(batch, op, "it has no batched form") if rule is None else rule(batch, op)
+        made = (found,) if isinstance(found, SSAValue) else found
+        for old, new in zip(op.results, made, strict=bool(made)):
+            batch.define(old, new, mapped=True)
+    if (tag := op.attributes.get(RECOMPUTE)) is not None:
+        for new in made_since(batch.e, last):
+            new.attributes.setdefault(RECOMPUTE, tag)
 
 
-def one_by_one(batch: Batch, op: Operation) -> list[SSAValue]:
-    """One copy of the op per example, their results joined. UnsupportedError where there are too many to unroll."""
-    e, size = batch.e, batch.size
-    if not isinstance(size, int) or not 0 < size <= LIMIT:
-        raise UnsupportedError(
-            f"it has no batched form, and {size} examples cannot be unrolled",
-            op=op.name,
-            location=ir.source_location(op),
-            cure=f"map over a fixed number of examples, from 1 to {LIMIT}, or write the batched computation out",
-        )
-    columns: list[list[SSAValue]] = [[] for _ in op.results]
-    for i in range(size):
-        operands = [_example(batch, v, i) for v in ir.operands_of(op)]
-        last = e.block.last_op
-        for column, value in zip(columns, copy(e, op, operands, batch.fallbacks), strict=True):
-            column.append(e.reshape(value, (1, *ir.shape_of(value))))
-        _mark(last.next_op if last is not None else e.block.first_op, type(op))
-    return [e.concat(column, 0) for column in columns]
+def looped(batch: Batch, op: Operation, reason: str) -> list[SSAValue]:
+    """A loop over the examples with the op in it: the last resort, marked so that `explain` can tell."""
+    operands = ir.operands_of(op)
+    mapped = [v for v in operands if batch.is_mapped(v)]
+    rest = [v for v in operands if not batch.is_mapped(v)]
+
+    def step(e: Emitter, carries: list[SSAValue], slices: list[SSAValue], shared: list[SSAValue]):
+        given = dict(zip([*mapped, *rest], [*slices, *shared], strict=True))
+        return (), copy(e, op, [given[v] for v in operands], batch.fallbacks)
+
+    whole = [batch.over_all(v) for v in mapped]
+    _, stacked = make_scan(batch.e, (), whole, [batch.shared(v) for v in rest], step, reverse=False)
+    loop = batch.e.block.last_op
+    assert loop is not None
+    loop.attributes[LOOPED] = ir.Literal.of((_name(op), reason))
+    return stacked
 
 
-def _mark(first: Operation | None, cls: type[Operation]) -> None:
-    while first is not None:
-        if isinstance(first, cls):
-            first.attributes[LOOPED] = ir.Literal.of(True)
-        first = first.next_op
-
-
-def _example(batch: Batch, value: SSAValue, i: int) -> SSAValue:
-    if not batch.is_mapped(value):
-        return batch.shared(value)
-    over = batch.over_all(value)
-    return batch.e.reshape(batch.e.slice(over, 0, i, i + 1), ir.shape_of(over)[1:])
+def _name(op: Operation) -> str:
+    """A library call goes by its own name."""
+    callee = ir.literal(op, "callee")
+    return callee if isinstance(callee, str) else op.name

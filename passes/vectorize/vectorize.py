@@ -26,10 +26,10 @@ from isthmus import ir
 from isthmus.dialects import autodiff
 from isthmus.dialects.prim import Emitter
 from isthmus.passes.autodiff.differentiate import Body, replace_function
-from isthmus.passes.autodiff.expand import TERMINATORS, expands, inline
+from isthmus.passes.autodiff.expand import expands, inline
 from isthmus.passes.autodiff.table import Fallbacks, TakesDerivatives
-from isthmus.passes.vectorize import rules
-from isthmus.passes.vectorize.table import Batch, batched
+from isthmus.passes.vectorize.dims import moved_to_front
+from isthmus.passes.vectorize.table import Batch
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,11 @@ def vectorized(e: Emitter, op: Operation, operands: Sequence[SSAValue], fallback
     for argument, operand, at in zip(example.args, operands, op.mapped, strict=True):
         arguments.append(operand if at is None else argument)
         if at is not None:
-            batch.define(argument, rules.moved_to_front(e, operand, at), mapped=True)
+            batch.define(argument, moved_to_front(e, operand, at), mapped=True)
     yielded = inline(Emitter(example, outer=e), source, arguments, fallbacks)
     example.add_op(ir.create_op(autodiff.YieldOp, yielded, (), location=op.location))
     ir.erase_unused(example, lambda inner: inner.has_trait(IsTerminator))
-    for inner in list(example.ops):
-        if not isinstance(inner, TERMINATORS):
-            e.location = inner.location
-            batched(batch, inner)
+    batch.run(example)
     results = [batch.over_all(v) for v in yielded]
     example.erase(safe_erase=False)
     return results
