@@ -138,7 +138,7 @@ def _while(batch: Batch, op: prim.WhileOp) -> Sequence[SSAValue]:
 
 @batching(prim.ScanOp)
 def _scan(batch: Batch, op: prim.ScanOp) -> Sequence[SSAValue]:
-    """Of what is scanned and stacked dimension 0 is the steps, dimension 1 the examples; in a step these are in front."""
+    """Outside of a step dimension 0 is the steps, dimension 1 the examples; inside the examples are in front."""
     e, xs, block = batch.e, ir.operands_of(op), op.body.block
     carried, scanned = cast(int, op.carried.data), cast(int, op.scanned.data)
     flags = _closed([batch.is_mapped(x) for x in xs], carried, lambda f: _differing(block, f))
