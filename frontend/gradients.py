@@ -90,7 +90,8 @@ def gradient(call: Call) -> object:
     examples = as_list(call.example)
     present = [i for i, e in enumerate(examples) if isinstance(e, Tensor)]
     recorder = call.recorder
-    if not all(recorder.scope.sees_history_of(recorder.fake_of(t)) for t in ins):
+    fakes = [recorder.fake_of(t) for t in ins]
+    if not all(recorder.scope.sees_history_of(t) or recorder.scope.begins_at(t) for t in fakes):
         raise UnsupportedError(
             "a gradient by a tensor from outside of the region that asks for it has no compiled form",
             op="torch.autograd.grad",

@@ -51,6 +51,15 @@ class Scope:
             scope = scope.parent
         return True
 
+    def begins_at(self, tensor: Tensor) -> bool:
+        """Tell whether what the block computed of outer tensors has no history outside of it: they are all leaves."""
+        scope = self
+        while scope.parent is not None:
+            if not all(t.is_leaf or not t.requires_grad for t in scope.captured):
+                return False
+            scope = scope.parent
+        return tensor.is_leaf
+
 
 class Program:
     """What has been captured so far. Sizes are read by `sizes`; fake tensors belong to `fake_mode`."""

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan_op
 from torch.utils import _pytree as pytree
 
 from isthmus.diagnostics import UnsupportedError
@@ -87,9 +88,27 @@ class WholeStep:
         n = self.micro_batches
         if n == 1:
             return self._gradients(args, kwargs)
-        parts = [self._gradients(*part) for part in _pieces(args, kwargs, n)]
-        grads = [_sum(gs) for gs in zip(*(g for _, g in parts), strict=True)]
-        return _joined([r for r, _ in parts]), [None if g is None else g / n for g in grads]
+        leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+        cut = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.dim()]
+        pieces = [_pieces(cast(Tensor, leaves[i]), n) for i in cut]
+        template: list[object] = []
+        reached: list[bool] = []
+
+        def body(*given: Tensor) -> list[Tensor]:
+            sums, parts = given[: len(self.members)], given[len(self.members) :]
+            own = [parts[cut.index(i)] if i in cut else leaf for i, leaf in enumerate(leaves)]
+            with torch.enable_grad():
+                results, grads = self._gradients(*pytree.tree_unflatten(own, structure))
+            reached[:] = [g is not None for g in grads]
+            template[:] = [results]
+            outputs = [t for t in pytree.tree_leaves(results) if isinstance(t, Tensor)]
+            return [*(s.clone() if g is None else s + g for s, g in zip(sums, grads, strict=True)), *outputs]
+
+        with torch.no_grad():
+            start = [torch.zeros_like(m.param, requires_grad=False) for m in self.members]
+            totals = scan_op(body, start, pieces, ())
+            grads = [t / n if r else None for t, r in zip(totals, reached, strict=False)]
+            return _joined(template[0], totals[len(start) :]), grads
 
     def _gradients(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, list[Tensor | None]]:
         results = self.loss_fn(self.model, *args, **kwargs)
@@ -136,48 +155,26 @@ class WholeStep:
             self.rule.update(kind.settings, shared[member.kind], member.param, grad, state)
 
 
-def _sum(terms: Sequence[Tensor | None]) -> Tensor | None:
-    found = [t for t in terms if t is not None]
-    total = found[0] if found else None
-    for term in found[1:]:
-        total = cast(Tensor, total) + term
-    return total
-
-
-def _pieces(
-    args: Sequence[object], kwargs: Mapping[str, object], n: int
-) -> list[tuple[Sequence[object], Mapping[str, object]]]:
-    """Cut every tensor of at least one dimension along the first; all else goes to every piece."""
-    leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
-    columns = [_cut(leaf, n) for leaf in leaves]
-    return [pytree.tree_unflatten([c[i] for c in columns], structure) for i in range(n)]
-
-
-def _cut(leaf: object, n: int) -> list[object]:
-    if not isinstance(leaf, Tensor) or leaf.dim() == 0:
-        return [leaf] * n
-    if leaf.shape[0] % n:
+def _pieces(whole: Tensor, n: int) -> Tensor:
+    """The pieces of a tensor along its first dimension, stacked."""
+    if whole.shape[0] % n:
         raise UnsupportedError(
-            f"a batch of {int(leaf.shape[0])} cannot be split in {n} equal micro-batches",
+            f"a batch of {int(whole.shape[0])} cannot be split in {n} equal micro-batches",
             op="train_step",
             cure="use a batch size that is a multiple of micro_batches (a data loader's drop_last=True)",
         )
-    size = leaf.shape[0] // n
-    return [leaf[i * size : (i + 1) * size] for i in range(n)]
+    return whole.view(n, whole.shape[0] // n, *whole.shape[1:])
 
 
-def _joined(parts: Sequence[object]) -> object:
+def _joined(template: object, stacked: Sequence[Tensor]) -> object:
     """The results of the micro-batches as one: numbers are averaged, other tensors follow each other."""
-    flat = [pytree.tree_flatten(p) for p in parts]
-    columns = list(zip(*(leaves for leaves, _ in flat), strict=True))
-    return pytree.tree_unflatten([_join(c) for c in columns], flat[0][1])
+    rest = iter(stacked)
+    leaves, structure = pytree.tree_flatten(template)
+    return pytree.tree_unflatten([_join(next(rest)) if isinstance(t, Tensor) else t for t in leaves], structure)
 
 
-def _join(column: Sequence[object]) -> object:
-    if not isinstance(column[0], Tensor):
-        return column[0]
-    tensors = cast(Sequence[Tensor], column)
-    if tensors[0].dim():
-        return torch.cat(list(tensors))
-    mean = torch.stack(list(tensors)).to(torch.promote_types(tensors[0].dtype, torch.float32)).mean()
-    return mean.to(tensors[0].dtype) if tensors[0].is_floating_point() else mean
+def _join(stacked: Tensor) -> Tensor:
+    if stacked.dim() > 1:
+        return stacked.flatten(0, 1)
+    mean = stacked.to(torch.promote_types(stacked.dtype, torch.float32)).mean()
+    return mean.to(stacked.dtype) if stacked.is_floating_point() else mean

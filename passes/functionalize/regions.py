@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
@@ -13,7 +13,7 @@ from isthmus.dialects import aten, autodiff
 from isthmus.ir import Literal
 from isthmus.passes.functionalize import storage
 from isthmus.passes.functionalize.emission import Emission, is_differentiable
-from isthmus.passes.functionalize.program import Program, asked_for, rewrites
+from isthmus.passes.functionalize.program import Program, asked_for, name_of, rewrites
 from isthmus.passes.functionalize.storage import Reference
 
 
@@ -72,22 +72,97 @@ def _operands(program: Program, op: Operation) -> list[SSAValue]:
 
 @rewrites(aten.CondOp, aten.WhileLoopOp, aten.ScanOp, aten.MapOp)
 def _control_flow(program: Program, op: Operation) -> None:
-    """Regions read their operands and give new values; torch refuses anything else while it captures."""
+    """Regions read their operands and give new values; outer tensors that they write become carries or results."""
     bodies = [_Body(program, region) for region in op.regions]
-    if any(body.written for body in bodies):
-        raise UnsupportedError("a branch or loop body writes a tensor from outside", cure="write a clone of it")
+    written = sorted({i for body in bodies for i in body.written})
+    _require_possible_writes(program, op, bodies, written)
+    values, blocks = _operands(program, op), [body.block for body in bodies]
+    offset = len(values) - len(blocks[0].args)
+    carries = _carries(op)
+    kept = [[body.final(i) for i in written] for body in bodies]
+    yielded = [
+        body.yielded if isinstance(op, aten.WhileLoopOp) and k == 0 else _joined(body.yielded, finals, carries)
+        for k, (body, finals) in enumerate(zip(bodies, kept, strict=True))
+    ]
+    if carries is not None:
+        for place, i in enumerate(written):
+            values.insert(carries + place, values.pop(i))
+            for block in blocks:
+                _move_argument(block, i, carries + place)
+    types = _joined([aten.value_type(r.type) for r in op.results], [v.type for v in kept[-1]], carries)
+    counts = {} if carries is None else {_CARRIED[type(op)]: Literal.of(carries + len(written))}
     made = ir.create_op(
         type(op),
-        _operands(program, op),
-        [aten.value_type(r.type) for r in op.results],
-        _literals(op),
+        values,
+        types,
+        _literals(op, **counts),
         location=op.location,
-        regions=[body.close(body.yielded) for body in bodies],
+        regions=[body.close(ends) for body, ends in zip(bodies, yielded, strict=True)],
         attributes=op.attributes,
     )
+    results = list(program.e.add(made))
     recorded = ir.literal(op, "grad") is not False
-    for captured, value in zip(op.results, program.e.add(made), strict=True):
+    at = len(op.results) if carries is None else carries
+    after = [results.pop(at) for _ in written]
+    for captured, value in zip(op.results, results, strict=True):
         program.define_fresh(captured, value if recorded else program.e.stopped(value))
+    operands = ir.operands_of(op)
+    for i, value in zip(written, after, strict=True):
+        seen = recorded and any(cast(Reference, body.arguments[i]).seen for body in bodies)
+        storage.write(program.e, program.references[operands[offset + i]], value, seen=seen)
+
+
+_CARRIED: dict[type[Operation], str] = {aten.WhileLoopOp: "carried", aten.ScanOp: "inits"}
+"""Loops -> the property that counts what they carry."""
+
+T = TypeVar("T")
+
+
+def _carries(op: Operation) -> int | None:
+    """How many values a loop carries; None for what is no loop."""
+    return aten.count(op, _CARRIED[type(op)]) if type(op) in _CARRIED else None
+
+
+def _joined(values: Sequence[T], further: Sequence[T], at: int | None) -> list[T]:
+    at = len(values) if at is None else at
+    return [*values[:at], *further, *values[at:]]
+
+
+def _move_argument(block: Block, old: int, new: int) -> None:
+    argument = block.args[old]
+    moved = block.insert_arg(argument.type, new)
+    moved.name_hint = argument.name_hint
+    argument.replace_all_uses_with(moved)
+    block.erase_arg(argument)
+
+
+def _require_possible_writes(program: Program, op: Operation, bodies: Sequence[_Body], written: Sequence[int]) -> None:
+    """Refuse writes whose order matters or that nobody outside could see."""
+    if not written:
+        return
+    operands, blocks = ir.operands_of(op), [body.block for body in bodies]
+    offset = len(operands) - len(blocks[0].args)
+    own = (_carries(op) or 0) + (aten.count(op, "xs") if isinstance(op, aten.ScanOp | aten.MapOp) else 0)
+    roots = [r.root if (r := program.references.get(v)) is not None else None for v in operands]
+    for i in written:
+        if isinstance(op, aten.MapOp):
+            _refuse_write(op, "a mapped body writes a tensor from outside, in no order that is known")
+        if i < own:
+            _refuse_write(op, "a loop's body writes what it carries, or a slice, in place")
+        if isinstance(op, aten.WhileLoopOp) and i in bodies[0].written:
+            _refuse_write(op, "the condition of a loop writes a tensor from outside")
+        if roots.count(roots[offset + i]) > 1:
+            _refuse_write(op, "a branch or loop body writes a tensor that it also reads through another alias")
+        if any(body.final(i).type != body.block.args[i].type for body in bodies):
+            _refuse_write(op, "a branch or loop body changes the shape of a tensor from outside")
+
+
+def _refuse_write(op: Operation, what: str) -> None:
+    """At the first write that is in a region of the op."""
+    writes = (inner for region in op.regions for inner in region.walk() if ir.literal(inner, "mutates"))
+    first = next(writes, op)
+    place = ir.source_location(first) or ir.source_location(op)
+    raise UnsupportedError(what, location=place, op=name_of(first), cure="write a clone of it, and return that")
 
 
 @rewrites(autodiff.BatchOp)

@@ -82,6 +82,12 @@ class Merger:
         for cluster in new:
             self._enter(cluster)
 
+    def release(self, extern: Node) -> None:
+        """Forget a library call: a kernel takes its place."""
+        for value in self.externs.pop(extern):
+            self.readers[value].remove(extern)
+        self._depth.pop(extern, None)
+
     def absorb(self, cluster: Cluster, extern: Node, value: Value) -> None:
         """Let a library call do what a kernel does; it then reads `value` too."""
         self._leave(cluster)
@@ -209,11 +215,14 @@ class Merger:
         if self.depends(second, first) or self.depends(first, second):
             raise Refused("another step lies between them")
         both = (first, second)
-        sizes, frames = align((first.sizes, dict(first.frames)), (second.sizes, dict(second.frames)), _links(*both))
+        sizes, frames = align((first.sizes, dict(first.frames)), (second.sizes, dict(second.frames)), links(*both))
         merged = build(sizes, frames, lambda v: self.is_read(v, both), self.strides)
         fewest = min(point_count(c.draft, c.parallel) for c in both)
         if point_count(merged.draft, merged.parallel) < min(fewest, FEWEST_POINTS):
             raise Refused("too few points would be left to share between threads")
+        least = min(both, key=lambda c: c.traffic)
+        if least.traffic < cost.LAUNCH_BYTES and _shares(merged) == 1 < max(map(_shares, both)):
+            raise Refused("a few numbers would keep a large kernel from being shared between threads")
         return merged
 
     def _refuse(self, first: Cluster, second: Cluster, reason: str) -> None:
@@ -222,7 +231,11 @@ class Merger:
 
     def depends(self, later: Cluster, earlier: Cluster) -> bool:
         """Whether `later` needs `earlier` through some third step."""
-        bound = earlier.first
+        return self.waits(later, earlier)
+
+    def waits(self, later: Cluster, earlier: Unit) -> bool:
+        """Whether `later` needs a kernel or a library call through some third step."""
+        bound = earlier.first if isinstance(earlier, Cluster) else earlier.number
         seen: set[Unit] = {later}
         stack: list[Unit] = []
         for value in later.reads:
@@ -268,11 +281,16 @@ class Merger:
         return unit.reads if isinstance(unit, Cluster) else self.externs.get(unit, ())
 
 
+def _shares(cluster: Cluster) -> int:
+    """So many threads can share its work."""
+    return cost.partitions(point_count(cluster.draft, cluster.parallel), int(cluster.traffic))
+
+
 def _last_node(cluster: Cluster) -> Node:
     return max(cluster.frames, key=lambda n: n.number)
 
 
-def _links(first: Cluster, second: Cluster) -> list[Link]:
+def links(first: Cluster, second: Cluster) -> list[Link]:
     """What both touch: what one makes and the other reads, then what both read, the largest first."""
     made = [(v, at, second.reads[v]) for v, at in first.draft.anchors.items() if v in second.reads]
     made += [(v, first.reads[v], at) for v, at in second.draft.anchors.items() if v in first.reads]

@@ -346,6 +346,70 @@ def test_micro_batches_average_the_gradients_of_their_parts() -> None:
         step(torch.randn(6, 6).double(), torch.randn(6, 3).double())
 
 
+def test_micro_batches_write_buffers_one_after_the_other_and_draw_masks_of_their_own() -> None:
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3), nn.Linear(3, 3)).double()
+
+    eager, compiled = make(), make()
+    theirs, ours = SGD(eager.parameters(), 0.1), SGD(compiled.parameters(), 0.1)
+    step = isthmus.train_step(compiled, mse, ours, micro_batches=2)
+    for x, y in batches(5, size=8):
+        theirs.zero_grad()
+        for half in (slice(0, 4), slice(4, 8)):
+            (mse(eager, x[half], y[half]) / 2).backward()
+        theirs.step()
+        step(x, y)
+    torch.testing.assert_close(compiled.state_dict(), eager.state_dict())
+
+    identity = nn.Linear(200, 200, bias=False)
+    with torch.no_grad():
+        identity.weight.copy_(torch.eye(200))
+    step = isthmus.train_step(
+        identity,
+        lambda m, x: (m(x).sum(), F.dropout(m(x), 0.5)),
+        SGD(identity.parameters(), 0.0),
+        micro_batches=2,
+    )
+    _, masked = step(torch.ones(2, 200))
+    assert masked.shape == (2, 200) and not torch.equal(masked[0], masked[1])
+    assert 0.4 < (masked == 0).double().mean() < 0.6
+
+
+def test_the_program_is_as_large_for_many_micro_batches_as_for_two() -> None:
+    """And a parameter that no micro-batch reaches is left alone."""
+    sizes: list[int] = []
+    for n in (2, 8):
+        model = make_model()
+        unused = nn.Parameter(torch.ones(2))
+        optimizer = Adam([*model.parameters(), unused], 0.01)
+        step = isthmus.train_step(model, mse, optimizer, micro_batches=n)
+        step(*batches(1, size=32)[0])
+        assert unused not in optimizer.state and unused.tolist() == [1.0, 1.0]
+        (program,) = step.session.programs
+        sizes.append(sum(1 for _ in program.lowering.kernels["main"].walk()))
+        assert isthmus.last_call_native()
+    assert sizes[0] == sizes[1]
+
+
+def test_a_loss_may_read_parameters_without_the_model() -> None:
+    """Weight decay written by hand, micro-batched."""
+    eager, compiled = make_model(), make_model()
+    theirs, ours = SGD(eager.parameters(), 0.1), SGD(compiled.parameters(), 0.1)
+
+    def decayed(model: nn.Module, weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return mse(model, x, y) + (weight * weight).sum()
+
+    own = compiled.get_parameter("0.weight")
+    step = isthmus.train_step(compiled, lambda m, x, y: decayed(m, own, x, y), ours, micro_batches=2)
+    for x, y in batches(3):
+        theirs.zero_grad()
+        decayed(eager, eager.get_parameter("0.weight"), x, y).backward()
+        theirs.step()
+        step(x, y)
+    assert_same(eager, compiled)
+
+
 def test_another_batch_size_is_another_program_at_most_twice() -> None:
     eager, compiled = make_model(), make_model()
     theirs, ours = Adam(eager.parameters(), 0.01), Adam(compiled.parameters(), 0.01)

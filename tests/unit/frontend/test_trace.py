@@ -299,12 +299,12 @@ def test_arguments_are_not_kept_alive(captures):
     assert gone() is None
 
 
-def test_the_limit_of_traces(captures, monkeypatch):
-    monkeypatch.setattr("isthmus.frontend.capture_trace.LIMIT", 2)
-    compiled = compile_with_trace(lambda x, k: x * k, captures)
-    for k in range(5):
-        assert compiled(torch.ones(2), float(k)).tolist() == [float(k)] * 2
-    assert len(captures.all) == 2
+def test_the_limit_of_traces(captures):
+    compiled = compile_with_trace(lambda x, k: x * k, captures, recompile_limit=2)
+    with pytest.warns(RuntimeWarning, match=r"compiled 2 times.*argument 1 is 2.0, was 1.0") as warned:
+        for k in range(5):
+            assert compiled(torch.ones(2), float(k)).tolist() == [float(k)] * 2
+    assert len(captures.all) == 2 and len(warned) == 1
 
 
 def test_autocast_and_grad_mode_are_put_back(captures):
