@@ -205,6 +205,12 @@ class Module:
         """Add the line of a global."""
         self._globals.append(text)
 
+    def constant(self, name: str, definition: str) -> None:
+        """Define a constant once."""
+        line = f"{name} = {definition}"
+        if line not in self._globals:
+            self._globals.append(line)
+
     def define(self, text: str) -> None:
         """Add a finished function's text."""
         self._functions.append(text)

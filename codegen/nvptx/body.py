@@ -14,7 +14,16 @@ from isthmus.codegen.cpu.memory import Place
 from isthmus.codegen.cpu.plan import Access
 from isthmus.codegen.cpu.reductions import Accumulator, Combiner
 from isthmus.codegen.cpu.state import State
-from isthmus.codegen.dtypes import REGISTER, Operand, constant, from_parts, parts_of
+from isthmus.codegen.dtypes import (
+    MEMORY,
+    REGISTER,
+    Operand,
+    constant,
+    from_memory,
+    from_parts,
+    parts_of,
+    to_memory,
+)
 from isthmus.codegen.llvm_text import PTR, Type, Value
 from isthmus.codegen.nvptx.plan import GridPlan
 from isthmus.codegen.nvptx.threads import Threads
@@ -139,7 +148,8 @@ class ThreadBody(Body):
         operand = self.state.splat(self.state.get(value))
         if place == "shared":
             assert isinstance(operand, Value)
-            self.state.f.store(operand, self._shared_place(value, operand.type), self._shared_align(operand.type))
+            raw = to_memory(self.math, operand, ir.dtype_of(value))
+            self.state.f.store(raw, self._shared_place(value, raw.type), _shared_alignment(raw.type))
             return
         for n, part in enumerate(parts_of(operand)):
             self.state.f.store(part, self._register(value, n, part.type))
@@ -152,8 +162,9 @@ class ThreadBody(Body):
             return
         dtype = ir.dtype_of(value)
         if place == "shared":
-            type_ = Type.of(REGISTER[dtype], state.lanes)
-            state.set(value, state.f.load(self._shared_place(value, type_), type_, self._shared_align(type_)))
+            type_ = Type.of(MEMORY[dtype], state.lanes)
+            raw = state.f.load(self._shared_place(value, type_), type_, _shared_alignment(type_))
+            state.set(value, from_memory(self.math, raw, dtype))
             return
         complex_ = {"c64": "float", "c128": "double"}
         count = 2 if dtype in complex_ else 1
@@ -184,10 +195,9 @@ class ThreadBody(Body):
         for d in self.plan.kernel.rows:
             position = position * state.size(self.plan.sizes[d]) + state.indices[d]
         base = Value(f, f"addrspacecast (ptr addrspace(3) @{DYNAMIC} to ptr)", PTR)
-        if self.threads.groups > 1:
-            raise AssertionError("rows in shared memory belong to whole blocks")
+        assert self.threads.groups == 1, "rows in shared memory belong to whole blocks"
         return f.address(f.address(base, offset, "i8"), position, type_.scalar)
 
-    @staticmethod
-    def _shared_align(type_: Type) -> int:
-        return min(16, type_.bits // 8 * (type_.lanes & -type_.lanes))
+
+def _shared_alignment(type_: Type) -> int:
+    return min(16, type_.bits // 8 * (type_.lanes & -type_.lanes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from isthmus.codegen.llvm_text import Module
 from isthmus.codegen.nvptx.body import DYNAMIC
 from isthmus.codegen.nvptx.kernel import Grid
 from isthmus.codegen.nvptx.plan import ALIGNMENT
-from isthmus.diagnostics import CompileError, IRError
+from isthmus.diagnostics import CompileError, IRError, UnsupportedError
 from isthmus.dialects import kernel as k
 from isthmus.dialects.target import Target
 from isthmus.sizes import Dim
@@ -98,7 +99,7 @@ def emit(kernels: Iterable[k.FusedOp], arch: str, *, aligned: bool = True) -> Gp
 
 
 def ptx(text: str, arch: str) -> str:
-    """Compile LLVM text to PTX. Raises CompileError where something outside would be called."""
+    """Compile LLVM text to PTX. Raises UnsupportedError where something outside would be called."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     machine = llvm.Target.from_triple(TRIPLE).create_target_machine(cpu=arch, features="", opt=3)
@@ -113,6 +114,6 @@ def ptx(text: str, arch: str) -> str:
     manager.run(module, builder)
     result = machine.emit_assembly(module)
     if "\n.extern .func" in result:
-        outside = [line for line in result.splitlines() if line.startswith(".extern .func")]
-        raise CompileError(f"GPU code calls what is not there: {', '.join(outside)}")
+        called = re.findall(r"\.extern \.func\s+(?:\(.*?\))?\s*(\w+)", result)
+        raise UnsupportedError(f"has no GPU code: calls {', '.join(called)}", cure="it runs on tensors")
     return result

@@ -125,7 +125,7 @@ class GridPlan(Plan):
             return "register"
         if self.shares_rows:
             known = all(isinstance(self.sizes[d], int) for d in self.kernel.rows)
-            return "shared" if chosen == "shared" and known and dtype not in ("i1", "c64", "c128") else None
+            return "shared" if chosen == "shared" and known and not ir.is_complex(dtype) else None
         return "local" if chosen == "register" and self.strip_length(value) is not None else None
 
     # ---- sums over points
@@ -179,6 +179,6 @@ def _residence(op: Operation) -> str | None:
     return str(literal.data) if isinstance(literal, Literal) else None
 
 
-def _number(kernel: k.FusedOp, name: str, default: int) -> int:
+def _number(kernel: k.LoopNest, name: str, default: int) -> int:
     found = lit(kernel, name)
     return found if isinstance(found, int) else default

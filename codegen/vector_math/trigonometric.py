@@ -1,4 +1,4 @@
-"""Trigonometric functions: x = j·π/2 + r with |r| <= π/4; arguments beyond 2^20 go to libm.
+"""Trigonometric functions: x = j·π/2 + r with |r| <= π/4; arguments beyond 2^20 go to libm where there is one.
 
 f32 is evaluated in f64 with shorter polynomials: the reduction needs the digits anyway.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from isthmus.codegen.llvm_text import Value
 from isthmus.codegen.vector_math.core import ROUNDING, Math
+from isthmus.codegen.vector_math.far_angles import near_angle
 
 TWO_OVER_PI = 0.6366197723675814
 # π/2 in parts of 33 bits, each with its remainder (fdlibm): j·part is exact up to j = 2^20.
@@ -73,13 +74,17 @@ def tan(m: Math, x: Value) -> Value:
 
 def _guarded(m: Math, name: str, x: Value, combine: Callable[[Value, Value, Value], Value]) -> Value:
     """Evaluate by polynomials; lanes with a huge argument are replaced by libm's result."""
-    wide = x if x.type.scalar == "double" else m.widen(x)
-    t, s, c = (_reduce_f64 if wide is x else _reduce_f32)(m, wide)
-    value = combine(t, s, c)
+    double = x.type.scalar == "double"
+    wide = x if double else m.widen(x)
+    turns = None
+    if not m.has_libm:
+        wide, turns = near_angle(m, wide, FARTHEST)
+    t, s, c = (_reduce_f64 if double else _reduce_f32)(m, wide)
+    value = combine(t if turns is None else m.from_bits(m.bits(t) + turns, t), s, c)
     if name != "cos":  # sin(-0.0) = -0.0, and a denormal is its own sine
         value = m.f.select(m.f.compare("olt", m.fabs(wide), 2.0**-200), wide, value)
-    value = value if wide is x else m.narrow(value)
-    return _replace_far(m, name, x, value)
+    value = value if double else m.narrow(value)
+    return _replace_far(m, name, x, value) if m.has_libm else value
 
 
 def _replace_far(m: Math, name: str, x: Value, value: Value) -> Value:

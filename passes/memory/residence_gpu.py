@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from xdsl.ir import Operation, SSAValue
@@ -12,21 +13,25 @@ from isthmus.ir import Literal
 from isthmus.passes.memory.schedule import KEEP_COST, price
 
 MOST_REGISTERS = 96
-"""32-bit registers of one thread that hold kept row values and sums."""
+"""32-bit registers of one thread that hold kept row values and sums, where there are so many."""
+REGISTERS, OTHERS = 1 << 16, 32
+"""Registers of a multiprocessor, and those that a thread needs for everything else."""
 MOST_STEPS = 32
 """A walk of more steps is a loop."""
-MOST_SHARED = 96 << 10
+MOST_SHARED = 112 << 10
 """Bytes of a row that a block keeps in shared memory: two blocks fit a multiprocessor."""
 
 
-def keep_rows(op: kernel.FusedOp, spread: int, *, steps: int | None, width: int, whole_block: bool) -> None:
+def keep_rows(
+    op: kernel.FusedOp, spread: int, *, steps: int | None, width: int, threads: int, whole_block: bool
+) -> None:
     """Write the residence of row values. `steps`: of one thread in a row, each of `width` elements."""
     kept = _kept(op, spread)
     sums = [o for o in op.block.ops if isinstance(o, kernel.AccumulateOp) and spread in _dims(o)]
     if steps is not None and steps <= MOST_STEPS:
         words = sum(_words(v) for v in kept) + sum(_words(s.x) for s in sums)
-        if words * steps * width <= MOST_REGISTERS:
-            _mark(kept, "register")
+        if words * steps * width <= min(MOST_REGISTERS, REGISTERS // threads - OTHERS):
+            _mark([*(cast(Operation, v.owner) for v in kept), *sums], "register")
             return
     length = 1
     for d in op.rows:
@@ -34,10 +39,10 @@ def keep_rows(op: kernel.FusedOp, spread: int, *, steps: int | None, width: int,
         if not isinstance(size, int):
             return
         length *= size
-    fits = sum(4 * _words(v) for v in kept) * length <= MOST_SHARED
-    simple = all(ir.dtype_of(v) not in ("i1", "c64", "c128") for v in kept)
+    fits = sum(ir.itemsize(ir.dtype_of(v)) for v in kept) * length <= MOST_SHARED
+    simple = not any(ir.is_complex(ir.dtype_of(v)) for v in kept)
     if whole_block and fits and simple:
-        _mark(kept, "shared")
+        _mark([cast(Operation, v.owner) for v in kept], "shared")
 
 
 def _dims(op: kernel.AccumulateOp) -> frozenset[int]:
@@ -49,9 +54,9 @@ def _words(value: SSAValue) -> int:
     return max(1, ir.itemsize(ir.dtype_of(value)) // 4)
 
 
-def _mark(values: list[SSAValue], residence: str) -> None:
-    for value in values:
-        cast(Operation, value.owner).attributes["residence"] = Literal.of(residence)
+def _mark(ops: Sequence[Operation], residence: str) -> None:
+    for op in ops:
+        op.attributes["residence"] = Literal.of(residence)
 
 
 def _kept(op: kernel.FusedOp, spread: int) -> list[SSAValue]:
@@ -73,7 +78,7 @@ def _kept(op: kernel.FusedOp, spread: int) -> list[SSAValue]:
         for value in _reached(op, level, levels, varying, rows, dear):
             needed.setdefault(value, set()).add(level)
     loads = [v for v, at in needed.items() if isinstance(v.owner, kernel.LoadOp) and len(at) > 1]
-    order = {r: n for n, inner in enumerate(op.block.ops) for r in inner.results}
+    order: dict[SSAValue, int] = {r: n for n, inner in enumerate(op.block.ops) for r in inner.results}
     return sorted((v for v in {*dear, *loads} if spread in varying[v]), key=order.__getitem__)
 
 

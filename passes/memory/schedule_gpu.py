@@ -79,7 +79,7 @@ def _write(op: kernel.FusedOp, **decisions: Dim | None) -> None:
 
 
 def _spread(op: kernel.FusedOp, sums: list[kernel.AccumulateOp]) -> int | None:
-    """The last row dim, walked by a group together, or the last parallel one, where threads have points of their own."""
+    """The last row dim, walked by a group together, or the last parallel one: threads have points of their own."""
     row = op.rows[-1] if op.rows else None
     points = op.parallel[-1] if op.parallel else None
     if row is None or _is_in_order(op):
@@ -159,10 +159,10 @@ def _walk_apart(op: kernel.FusedOp, spread: int | None, sums: list[kernel.Accumu
     while threads > WARP and many // width < threads:
         threads //= 2
     if sums:
-        count = cast(Dim, op.partitions_)
+        count = op.partitions_
         known = isinstance(points, int) and isinstance(count, int) and points % count == 0
-        width = gcd(width, points // count) if known else 1  # pyright: ignore[reportOperatorIssue]
-        _write(op, width=max(width, 1), unroll=4, threads=threads, group=threads)
+        per_partition = cast(int, points) // cast(int, count) if known else 1
+        _write(op, width=max(gcd(width, per_partition), 1), unroll=4, threads=threads, group=threads)
         return
     copies = 4 if op.rows else _copies(op, many // width)
     chunk = threads * width * (1 if op.rows else copies)
@@ -188,11 +188,13 @@ def _walk_together(op: kernel.FusedOp, spread: int, sums: list[kernel.Accumulate
     group = _power_of_two(vectors)
     if vectors > WARP:
         whole_warp = vectors * outer <= WARP * WARP_STEPS and not sums
-        group = WARP if whole_warp else min(MOST_THREADS, max(WARP, _power_of_two(-(-vectors // STEPS))))
+        steps = STEPS // 2 if sums else STEPS
+        group = WARP if whole_warp else min(MOST_THREADS, max(WARP, _power_of_two(-(-vectors // steps))))
     if sums:
         group = max(WARP, group)
     threads = group if group > WARP or sums else 4 * WARP
-    keep_rows(op, spread, steps=_steps(op, spread, group * width), width=width, whole_block=threads == group)
+    steps = _steps(op, spread, group * width)
+    keep_rows(op, spread, steps=steps, width=width, threads=threads, whole_block=threads == group)
     if sums:
         _write(op, width=width, unroll=STEPS // 2, threads=threads, group=group)
         return

@@ -25,6 +25,8 @@ from isthmus.passes.pipelines import PassFailure, Pipeline, module_text, pass_te
 TARGETS = {
     "llvm": "isthmus.codegen.targets:LLVMTarget",
     "asm": "isthmus.codegen.targets:AssemblyTarget",
+    "ptx": "isthmus.codegen.nvptx.targets:PtxTarget",
+    "nvptx": "isthmus.codegen.nvptx.targets:NvptxTarget",
 }
 
 

@@ -61,7 +61,7 @@ def simulate(kernel: k.FusedOp, inputs, sizes: Mapping[str, int], *, aligned: bo
     grid = number(launch.grid)
     if grid == 0:
         return results, 0
-    memory = Memory(raw, grid, launch.block, code.shared_bytes + launch.shared_bytes)
+    memory = Memory(raw, grid, launch.block, code.shared_bytes + launch.shared_bytes, code.constants)
     pointers = list(memory.addresses)
     for n, start in enumerate(k.starts(kernel)):
         pointers[n] += start * everything[n].element_size()

@@ -89,8 +89,11 @@ class Grid:
     def _symbol(self, text: str) -> int:
         inner = re.search(r"@([\w]+)", text)
         assert inner, text
-        offset, _ = self.code.shared.get(inner[1], (self.code.shared_bytes, 0))
-        address = SHARED + offset
+        if inner[1] in self.memory.constants:
+            address = self.memory.constants[inner[1]]
+        else:
+            offset, _ = self.code.shared.get(inner[1], (self.code.shared_bytes, 0))
+            address = SHARED + offset
         if text.startswith("getelementptr"):
             step = re.search(r"getelementptr (?:inbounds |nuw )*\((\w+), .*, i64 (\d+)\)", text)
             assert step, text
@@ -337,6 +340,8 @@ class Grid:
                 raise SimulationError("a barrier that not all threads of a block reach")
             self.memory.barrier(np.unique(self.cta[self.active]))
             return None
+        if name == "mulhi.ull":
+            return _high_product(*(self.value(of, v) for of, v in arguments))
         assert name.startswith("shfl.sync.bfly"), name
         mask, x, distance, _ = (self.value(of, v) for of, v in arguments)
         position = np.full(self.count, -1)
@@ -375,6 +380,14 @@ class Grid:
             else:
                 x[on, lane] = self._read(of, address, align, self.active[on])
         return None if which == "store" else x
+
+
+def _high_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The upper 64 bits of products of 64 bits, from those of halves."""
+    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
+    a1, a0, b1, b0 = a >> half, a & low, b >> half, b & low
+    middle = a1 * b0 + (a0 * b0 >> half)
+    return a1 * b1 + (middle >> half) + ((a0 * b1 + (middle & low)) >> half)
 
 
 def signed(x: np.ndarray, of: Kind) -> np.ndarray:

@@ -30,8 +30,12 @@ class _Watched:
 class Memory:
     """Buffers in global memory, `shared` bytes for each of `blocks` blocks."""
 
-    def __init__(self, buffers: list[np.ndarray], blocks: int, threads: int, shared: int) -> None:
+    def __init__(
+        self, buffers: list[np.ndarray], blocks: int, threads: int, shared: int, constants: dict[str, np.ndarray]
+    ) -> None:
         self.threads = threads
+        given = len(buffers)
+        buffers = [*buffers, *(words.view(np.uint8) for words in constants.values())]
         total = sum(len(b) + 2 * GUARD for b in buffers) + GUARD
         self.main = _Watched(total)
         self.addresses: list[int] = []
@@ -43,6 +47,8 @@ class Memory:
             self.main.written[at : at + len(b)] = True
             self.addresses.append(GLOBAL + at)
             at += len(b) + GUARD
+        self.constants = dict(zip(constants, self.addresses[given:], strict=True))
+        del self.addresses[given:]
         self.shared_size = max(shared, 1)
         self.shared = _Watched(blocks * self.shared_size)
         self.shared.valid[:] = True

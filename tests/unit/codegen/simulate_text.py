@@ -66,6 +66,8 @@ class Parsed:
     shared: dict[str, tuple[int, int]]
     """Shared memory: offset and bytes by name."""
     shared_bytes: int
+    constants: dict[str, np.ndarray]
+    """Constant memory by name."""
 
 
 TYPE = r"<\d+ x [\w]+(?: addrspace\(\d+\))?>|ptr addrspace\(\d+\)|\w+"
@@ -125,6 +127,10 @@ def parse(text: str) -> Parsed:
         size = int(found[2]) * max(1, Kind(found[3]).bits // 8)
         shared[found[1]] = (total, size)
         total += -(-size // 16) * 16
+    constants = {}
+    for found in re.finditer(r"^@(\w+) = .*?addrspace\(4\) constant \[\d+ x i64\] \[(.*?)\]", text, re.M):
+        words = [int(word.split()[1]) & ((1 << 64) - 1) for word in split(found[2])]
+        constants[found[1]] = np.array(words, np.uint64)
     head = re.search(r"^define ptx_kernel void @(\w+)\((.*?)\) [^\n]*\{\n(.*?)^\}", text, re.M | re.S)
     assert head, text
     blocks: dict[str, Block] = {}
@@ -143,4 +149,4 @@ def parse(text: str) -> Parsed:
         assert found, line
         current.instructions.append(Instruction(found[1], found[2], found[3]))
     arguments = [typed(a) for a in split(head[2])]
-    return Parsed(head[1], arguments, blocks, shared, total)
+    return Parsed(head[1], arguments, blocks, shared, total, constants)
