@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from isthmus.codegen.llvm_text import Value
 from isthmus.codegen.vector_math.core import Math
+from isthmus.codegen.vector_math.long_division import fmod
 
 
 def floor(m: Math, x: Value) -> Value:
@@ -38,7 +39,7 @@ def rsqrt(m: Math, x: Value) -> Value:
 
 def remainder(m: Math, a: Value, b: Value) -> Value:
     """Give a - b·trunc(a/b), exact, with the sign of a (C's fmod)."""
-    return m.f.binary("frem", a, b)
+    return m.f.binary("frem", a, b) if m.has_libm else fmod(m, a, b)
 
 
 def copysign(m: Math, a: Value, b: Value) -> Value:

@@ -7,6 +7,8 @@ thread reads or overwrites, without a barrier between, what another one wrote.
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import re
 
 import numpy as np
@@ -464,9 +466,15 @@ _SIGNED = {
 }
 
 
+_LIBM = ctypes.CDLL(ctypes.util.find_library("m"))
+_LIBM.fma.argtypes, _LIBM.fma.restype = [ctypes.c_double] * 3, ctypes.c_double
+_EXACT_FMA = np.frompyfunc(_LIBM.fma, 3, 1)
+
+
 def _fma(a, b, c):
-    wide = np.float64 if a.dtype == np.float32 else np.longdouble
-    return (a.astype(wide) * b.astype(wide) + c.astype(wide)).astype(a.dtype)
+    if a.dtype == np.float32:  # the product is exact; the sum is rounded twice
+        return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float32)
+    return _EXACT_FMA(a, b, c).astype(np.float64)
 
 
 _CALLS = {

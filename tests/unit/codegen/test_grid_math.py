@@ -37,3 +37,21 @@ def test_huge_angles(name, dtype):
                 continue
             wanted = getattr(mpmath, name)(mpmath.mpf(given))
             assert abs(result - wanted) <= abs(wanted) * mpmath.mpf(2) ** (2 - digits), given
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_remainders_are_exact(dtype):
+    torch.manual_seed(0)
+    limits = torch.finfo(TORCH[dtype])
+    special = [0.0, -0.0, 1.0, 3.0, 0.1, 7.5, math.inf, -math.inf, math.nan, limits.max, -limits.max, limits.tiny]
+    special += [limits.tiny / 4, -limits.smallest_normal * 0.75, 1e10, 2.0**24 + 1, limits.max / 3]
+    x = torch.tensor(special, dtype=torch.float64).to(TORCH[dtype])
+    a, b = torch.cartesian_prod(x, x).unbind(1)
+    more = torch.randn(2, 200, dtype=torch.float64) * 2.0 ** torch.randint(-100, 100, (2, 200))
+    more = torch.cat([more, more.round()], 1).to(TORCH[dtype])  # whole quotients too
+    a, b = torch.cat([a, more[0]]).contiguous(), torch.cat([b, more[1]]).contiguous()
+    for x, y, result in zip(a.tolist(), b.tolist(), run("prim.rem", dtype, a, b).tolist(), strict=True):
+        invalid = not math.isfinite(x) or math.isnan(y) or y == 0
+        wanted = math.nan if invalid else math.fmod(x, y)
+        assert result == wanted or (math.isnan(result) and math.isnan(wanted)), (x, y)
+        assert math.isnan(result) or math.copysign(1, result) == math.copysign(1, wanted)
