@@ -84,7 +84,7 @@ class Reference:
         parent = self.parent
         unknown = parent is not None and self.link is None
         self.by_geometry = unknown or (not self.is_base and parent is not None and parent.by_geometry)
-        if parent is None or unknown:
+        if parent is None or self.by_geometry:
             self.distinct = geometry.injective(self.facts) is True
         else:
             self.distinct = parent.distinct
@@ -267,7 +267,11 @@ def _require_writable(reference: Reference, uniform: bool, warned: bool) -> None
             raise UnsupportedError(_ORDER_DECIDES, cure="clone() the tensor before it is written")
         if not uniform:
             raise RefusedError(OVERLAP)
-    elif not reference.distinct or not base_of(reference).distinct:
+        return
+    base = base_of(reference)
+    if reference.distinct and base.distinct:
+        return
+    if not uniform or not (base is reference or (base.distinct and reference.by_geometry)):
         raise UnsupportedError(_ORDER_DECIDES, cure="clone() the tensor before it is written")
 
 

@@ -193,7 +193,10 @@ def main() -> int:
     for done in range(chosen.count):
         seed = chosen.start + done
         try:
-            seen[check_seed(seed)] += 1
+            reached = check_seed(seed)
+            seen[reached] += 1
+            if reached.startswith("skipped"):
+                print(f"seed {seed}: {reached}", flush=True)
         except Exception as error:
             seen["FAILS"] += 1
             print(f"seed {seed}: {type(error).__name__}: {str(error).strip()[:160]!r}", flush=True)
