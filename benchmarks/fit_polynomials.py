@@ -209,6 +209,21 @@ def erfinv_ratio(w: mpf) -> mpf:
     return y / x
 
 
+ROOT = mp.findroot(mp.digamma, 1.46)
+"""Where digamma is 0."""
+
+
+def digamma_slope(t: mpf) -> mpf:
+    """ψ(x)/(x - its root) at x = 3/2 + t"""
+    x = t + mpf(3) / 2
+    return mp.digamma(x) / (x - ROOT) if abs(x - ROOT) > NEAR else mp.psi(1, ROOT)
+
+
+def cotangent_rest(z: mpf) -> mpf:
+    """Σ 2ζ(2k + 8)·zᵏ: what (1/r - π cot πr)/r, r = √z, leaves after three terms of its series, over z³"""
+    return sum((2 * mp.zeta(2 * k + 8) * z**k for k in range(90)), mpf(0))
+
+
 def _fit(name: str, f: Real, w: Real, low: float, high: float, count: int, double: bool) -> Fit:
     return Fit(f"{name} {'f64' if double else 'f32'}", f, w, low, high, tuple(range(count)), double)
 
@@ -253,6 +268,12 @@ def fits() -> list[Fit]:
             ),
         ]
     found.append(_fit("ERFCX", erfcx_scaled, lambda t: 1 / erfcx_scaled(t), -1, 0.76, 23, True))
+    found += [
+        _fit("TANH", in_square(mp.tanh, -mpf(1) / 3, mpf(2) / 15), lambda z: z, 0, 0.123, 5, False),
+        _fit("TANH", in_square(mp.tanh, -mpf(1) / 3, mpf(2) / 15), lambda z: z, 0, 0.123, 9, True),
+        _fit("DIGAMMA_SLOPE", digamma_slope, lambda t: 1 / digamma_slope(t), -0.5, 0.5, 23, True),
+        _fit("COTANGENT", cotangent_rest, lambda z: mpf(1), 0, 0.25, 13, True),
+    ]
     places: tuple[tuple[str, Real, float, float, int], ...] = (
         ("ERFINV", lambda t: t + mpf(25) / 8, -3.125, 3.125, 24),
         ("ERFINV_MIDDLE", lambda t: (t + mpf(13) / 4) ** 2, -0.75, 0.7501, 21),

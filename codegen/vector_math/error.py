@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isthmus.codegen.llvm_text import Value
 from isthmus.codegen.vector_math.core import INFINITY, Coefficients, Math, in_double
-from isthmus.codegen.vector_math.exponential import bounded_exp, exp
+from isthmus.codegen.vector_math.exponential import EXP, bounded_exp, scale, split_exactly
 from isthmus.codegen.vector_math.logarithm import log
 
 # erf x = x + x·P(x²) for |x| <= 1, error 2^-29 and 2^-56; fitted by fit_polynomials.py
@@ -180,14 +180,26 @@ def erf(m: Math, x: Value) -> Value:
 
 @in_double
 def erfc(m: Math, x: Value) -> Value:
-    """Give 1 - erf x without cancellation."""
-    a = m.at_most(m.fabs(x), ERFC_IS_ZERO)
+    """Give 1 - erf x without cancellation: e^(-x²) and its factor each as a sum of two."""
+    f = m.f
+    magnitude = m.fabs(x)
+    near = 1.0 - m.mla(x, m.polynomial(x * x, ERF["double"]), x)
+    a = m.at_most(magnitude, ERFC_IS_ZERO)
     high, low = m.two_product(a, a)
-    e = exp(m, -high)
-    e = m.mla(e, -low, e)
-    ratio = m.polynomial((a - 4.0) / (a + 4.0), ERFCX) / m.mla(a, 2.0, 1.0)
-    right = e * ratio
-    return m.f.select(m.f.compare("olt", x, 0.0), 2.0 - right, right)
+    t, reduced, g = split_exactly(m, -high)
+    g = g - low
+    whole = reduced + g
+    e = m.fast_two_sum(m.const(1.0, x), reduced)
+    e = m.fast_two_sum(e[0], e[1] + m.mla(whole * whole, m.polynomial(whole, EXP["double"]), g))
+    place = (a - 4.0) / (a + 4.0)
+    p = m.fast_two_sum(m.const(ERFCX[0], x), place * m.polynomial(place, ERFCX[1:]))
+    d = m.two_sum(m.const(1.0, x), a + a)
+    ratio = p[0] / d[0]
+    product, error = m.two_product(ratio, d[0])
+    rest = (((p[0] - product) - error) + (p[1] - ratio * d[1])) / d[0]
+    right = scale(m, m.mla(e[0], ratio, m.mla(e[0], rest, e[1] * ratio)), t)
+    far = f.select(f.compare("olt", x, 0.0), 2.0 - right, right)
+    return f.select(f.compare("olt", magnitude, 0.5), near, far)
 
 
 @in_double
@@ -196,9 +208,19 @@ def erfinv(m: Math, x: Value) -> Value:
     f = m.f
     w = -log(m, (1.0 - x) * (x + 1.0))
     root = m.sqrt(w)
-    middle = m.polynomial(root - 3.25, ERFINV_MIDDLE)
-    tail = m.polynomial(root - 5.0, ERFINV_TAIL)
-    far = f.select(f.compare("ogt", w, 16.0), tail, middle)
-    near = m.polynomial(w - 3.125, ERFINV)
-    inside = x * f.select(f.compare("ogt", w, 6.25), far, near)
+    near = _from_first(m, w - 3.125, ERFINV)
+    middle = _from_first(m, root - 3.25, ERFINV_MIDDLE)
+    tail = _from_first(m, root - 5.0, ERFINV_TAIL)
+    far = [f.select(f.compare("ogt", w, 16.0), b, a) for a, b in zip(middle, tail, strict=True)]
+    high, low = (f.select(f.compare("ogt", w, 6.25), b, a) for a, b in zip(near, far, strict=True))
+    inside = m.copysign(m.mla(x, high, x * low), x)
     return f.select(f.compare("oeq", m.fabs(x), 1.0), x * INFINITY, inside)
+
+
+def _from_first(m: Math, t: Value, coefficients: tuple[float, ...]) -> tuple[Value, Value]:
+    """Give c₀ + t·(c₁ + t·P(t)) as a sum of two."""
+    first, second, *others = coefficients
+    q = m.fast_two_sum(m.const(second, t), t * m.polynomial(t, others))
+    product, error = m.two_product(t, q[0])
+    total, rest = m.fast_two_sum(m.const(first, t), product)
+    return total, rest + m.mla(t, q[1], error)

@@ -90,6 +90,27 @@ EXP2: Coefficients = {
         2.8984942079766444e-11,
     ),
 }
+# tanh x = x + x³·P(x²) for |x| <= 0.35, error 2^-34 and 2^-63
+TANH: Coefficients = {
+    "float": (
+        -0.3333333432674408,
+        0.13333401083946228,
+        -0.05398113653063774,
+        0.021926026791334152,
+        -0.008372781798243523,
+    ),
+    "double": (
+        -0.3333333333333332,
+        0.1333333333332911,
+        -0.05396825396350773,
+        0.021869488274525395,
+        -0.008863227359958622,
+        0.0035919735699659673,
+        -0.0014540269993864206,
+        0.0005771640840593781,
+        -0.0001873267220047358,
+    ),
+}
 # Beyond these e^x is infinite or 0; 2^x by the exponents themselves.
 HIGHEST = {"float": 89.0, "double": 710.0}
 LOWEST = {"float": -104.0, "double": -746.0}
@@ -134,6 +155,14 @@ def split(m: Math, x: Value) -> tuple[Value, Value]:
     j = t - ROUNDING[scalar]
     f = m.mla(j, -LN2_HIGH[scalar], x)
     return t, m.mla(j, -LN2_LOW[scalar], f)
+
+
+def split_exactly(m: Math, x: Value) -> tuple[Value, Value, Value]:
+    """Give j + ROUNDING, and x - j·ln 2 as a sum of two: the first is exact, the second below its last place."""
+    scalar = x.type.scalar
+    t = m.mla(x, LOG2_E, ROUNDING[scalar])
+    j = t - ROUNDING[scalar]
+    return t, m.mla(j, -LN2_HIGH[scalar], x), j * -LN2_LOW[scalar]
 
 
 def reduced_exp(m: Math, f: Value) -> Value:
@@ -192,37 +221,55 @@ def expm1(m: Math, x: Value) -> Value:
     """Give eˣ - 1 = 2·(s·(e^f - 1) + (s - ½)) with s = 2^(j-1), which does not overflow."""
     scalar = x.type.scalar
     bounded = m.at_least(m.at_most(x, HIGHEST[scalar]), LOWEST_EXPM1[scalar])
-    t, f = split(m, bounded)
+    t, f, rest = _parts_of_expm1(m, bounded)
     s = power_of_two(m, t, -1)
-    r = m.mla(s, _reduced_expm1(m, f), s - 0.5)
+    r = m.mla(s, rest, m.mla(s, f, s - 0.5))
     # Near 0 the result is x: keeps -0.0 and every bit of a denormal.
     return m.f.select(m.f.compare("olt", m.fabs(x), TINY[scalar]), x, r + r)
 
 
 def bounded_expm1(m: Math, x: Value) -> Value:
     """Give eˣ - 1 = s·(e^f - 1) + (s - 1) with s = 2ʲ where 0 <= x < 80; exact for denormals."""
-    t, f = split(m, x)
+    t, f, rest = _parts_of_expm1(m, x)
     s = power_of_two(m, t, 0)
-    return m.mla(s, _reduced_expm1(m, f), s - 1.0)
+    return m.mla(s, rest, m.mla(s, f, s - 1.0))
 
 
-def _reduced_expm1(m: Math, f: Value) -> Value:
-    """Give e^f - 1 for |f| <= ln 2 / 2: f + f²·P(f)."""
-    return m.mla(f * f, m.polynomial(f, EXPM1[f.type.scalar]), f)
+def _parts_of_expm1(m: Math, x: Value) -> tuple[Value, Value, Value]:
+    """Give j + ROUNDING, f exactly, and e^(f + g) - 1 - f = g + (f + g)²·P(f + g) with x = j·ln 2 + f + g."""
+    t, f, g = split_exactly(m, x)
+    whole = f + g
+    return t, f, m.mla(whole * whole, m.polynomial(whole, EXPM1[x.type.scalar]), g)
 
 
 def logistic(m: Math, x: Value) -> Value:
     """Give 1/(1 + e⁻ˣ), as e⁻ᵃ/(1 + e⁻ᵃ) with a = |x| for negative x: tiny results survive."""
-    e = scaled_exp(m, m.at_least(-m.fabs(x), LOWEST[x.type.scalar]), 0)
-    numerator = m.f.select(m.f.compare("olt", x, 0.0), e, 1.0)
-    return numerator / (e + 1.0)
+    f, scalar = m.f, x.type.scalar
+    t, reduced, g = split_exactly(m, m.at_least(-m.fabs(x), LOWEST[scalar]))
+    whole = reduced + g
+    rest = m.mla(whole * whole, m.polynomial(whole, EXP[scalar]), g)
+    one, error = m.fast_two_sum(m.const(1.0, x), reduced)
+    e = scale(m, one + (error + rest), t)
+    negative = f.compare("olt", x, 0.0)
+    n = f.select(negative, e, 1.0)
+    # The quotient and its correction: n - q·(d + low), over d, and 1/d is the other of the two results.
+    d, low = m.fast_two_sum(m.const(1.0, x), e)
+    q = n / d
+    if not m.has_fma:
+        return q
+    left = m.f.fma(-q, d, n) - q * low
+    return m.f.fma(left, f.select(negative, 1.0 - q, q), q)
 
 
 def tanh(m: Math, x: Value) -> Value:
-    """Give tanh x = q/(q + 2) with q = e^(2|x|) - 1; 1 to the last bit beyond 10 and 20."""
-    a = m.at_most(m.fabs(x), {"float": 10.0, "double": 20.0}[x.type.scalar])
+    """Give tanh x = q/(q + 2) with q = e^(2|x|) - 1, 1 to the last bit beyond 10 and 20; a polynomial near 0."""
+    scalar = x.type.scalar
+    magnitude = m.fabs(x)
+    a = m.at_most(magnitude, {"float": 10.0, "double": 20.0}[scalar])
     q = bounded_expm1(m, a + a)
-    return m.copysign(q / (q + 2.0), x)
+    square = x * x
+    near = m.mla(x * square, m.polynomial(square, TANH[scalar]), x)
+    return m.copysign(m.f.select(m.f.compare("olt", magnitude, 0.35), near, q / (q + 2.0)), x)
 
 
 @in_double

@@ -45,29 +45,34 @@ ATAN = (
 @in_double
 def asin(m: Math, x: Value) -> Value:
     """Give asin x; beyond ½ it is π/2 - 2·asin √((1 - |x|)/2)."""
-    near, u = _half_angle(m, x)
-    far = PI_2[0] - (u + u - PI_2[1])
-    return m.copysign(m.f.select(near, u, far), x)
+    near, v, rest = _half_angle(m, x)
+    return m.copysign(m.f.select(near, v + rest, _less_twice(m, PI_2, v, rest)), x)
 
 
 @in_double
 def acos(m: Math, x: Value) -> Value:
     """Give acos x: π/2 - asin x, or 2·asin √((1 - x)/2), or π minus that of -x."""
-    near, u = _half_angle(m, x)
+    near, v, rest = _half_angle(m, x)
+    u = v + rest
     middle = PI_2[0] - (m.copysign(u, x) - PI_2[1])
-    twice = u + u
-    left = 2 * PI_2[0] - (twice - 2 * PI_2[1])
-    far = m.f.select(m.f.compare("olt", x, 0.0), left, twice)
+    left = _less_twice(m, (2 * PI_2[0], 2 * PI_2[1]), v, rest)
+    far = m.f.select(m.f.compare("olt", x, 0.0), left, u + u)
     return m.f.select(near, middle, far)
 
 
-def _half_angle(m: Math, x: Value) -> tuple[Value, Value]:
-    """Tell where |x| < ½, and give there asin |x|, elsewhere asin √((1 - |x|)/2)."""
+def _less_twice(m: Math, angle: tuple[float, float], v: Value, rest: Value) -> Value:
+    """Give angle - 2·(v + rest), |rest| much smaller than v <= ½."""
+    total, error = m.fast_two_sum(m.const(angle[0], v), -(v + v))
+    return total + ((error + angle[1]) - (rest + rest))
+
+
+def _half_angle(m: Math, x: Value) -> tuple[Value, Value, Value]:
+    """Tell where |x| < ½, and give there asin |x|, elsewhere asin √((1 - |x|)/2), as a sum v + rest."""
     a = m.fabs(x)
     near = m.f.compare("olt", a, 0.5)
     z = m.f.select(near, a * a, (1.0 - a) * 0.5)
     v = m.f.select(near, a, m.sqrt(z))
-    return near, m.mla(v * z, m.polynomial(z, ASIN), v)
+    return near, v, v * z * m.polynomial(z, ASIN)
 
 
 @in_double

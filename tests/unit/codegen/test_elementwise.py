@@ -23,6 +23,7 @@ COMPLEX = [0.0, 1.0, 0.5, 2.0, 3.0, 20.0]
 # Where eager is the one that is wrong, or where its own error is beyond a few ulps.
 LIMITS = {prim.DigammaOp: 300, prim.LgammaOp: 20}
 WRONG_IN_EAGER = {
+    prim.DigammaOp: lambda x: x < 0,  # few digits next to the poles
     prim.SinhOp: lambda x: x.abs() > 88,  # overflows early
     prim.CoshOp: lambda x: x.abs() > 88,
     prim.RemOp: lambda a, b: (b.abs() < 1e-30) | (a.abs() > 1e30),  # NaN for huge quotients
