@@ -19,6 +19,9 @@ PIO2_2 = 6.07710050630396597660e-11
 PIO2_2_REST = 2.02226624879595063154e-21
 FARTHEST = 1.6e6
 
+Pair = tuple[Value, Value | None]
+"""A number as a sum of two; without the second where one is enough."""
+
 # sin r = r + r³·P(r²), error 2^-63; cos r = 1 - r²/2 + r⁴·P(r²), error 2^-64: for f64
 SIN = (
     -0.16666666666666666,
@@ -54,25 +57,35 @@ COS_SHORT = (
 
 def sin(m: Math, x: Value) -> Value:
     """Give sin x."""
-    return _guarded(m, "sin", x, lambda t, s, c: _signed(m, t, _pick(m, t, s, c)))
+    return _guarded(m, "sin", x, lambda t, s, c: _signed(m, t, _pick(m, t, s[0], c[0])))
 
 
 def cos(m: Math, x: Value) -> Value:
     """Give cos x = sin(x + π/2): the next quadrant."""
 
-    def result(t: Value, s: Value, c: Value) -> Value:
+    def result(t: Value, s: Pair, c: Pair) -> Value:
         following = m.bits(t) + 1
-        return _signed(m, m.from_bits(following, t), _pick(m, t, c, s))
+        return _signed(m, m.from_bits(following, t), _pick(m, t, c[0], s[0]))
 
     return _guarded(m, "cos", x, result)
 
 
 def tan(m: Math, x: Value) -> Value:
     """Give tan x = sin r/cos r, or -cos r/sin r in odd quadrants."""
-    return _guarded(m, "tan", x, lambda t, s, c: _pick(m, t, s, -c) / _pick(m, t, c, s))
+
+    def result(t: Value, s: Pair, c: Pair) -> Value:
+        n, d = ((_pick(m, t, a, b)) for a, b in ((s[0], -c[0]), (c[0], s[0])))
+        quotient = n / d
+        if s[1] is None or c[1] is None:
+            return quotient
+        product, error = m.two_product(quotient, d)
+        rest = _pick(m, t, s[1], -c[1]) - quotient * _pick(m, t, c[1], s[1])
+        return quotient + (((n - product) - error) + rest) / d
+
+    return _guarded(m, "tan", x, result)
 
 
-def _guarded(m: Math, name: str, x: Value, combine: Callable[[Value, Value, Value], Value]) -> Value:
+def _guarded(m: Math, name: str, x: Value, combine: Callable[[Value, Pair, Pair], Value]) -> Value:
     """Evaluate by polynomials; lanes with a huge argument are replaced by libm's result."""
     double = x.type.scalar == "double"
     wide = x if double else m.widen(x)
@@ -97,7 +110,7 @@ def _replace_far(m: Math, name: str, x: Value, value: Value) -> Value:
     return m.f.load(slot, x.type, 64)
 
 
-def _reduce_f32(m: Math, x: Value) -> tuple[Value, Value, Value]:
+def _reduce_f32(m: Math, x: Value) -> tuple[Value, Pair, Pair]:
     """Give t, whose low bits are j, and sin r, cos r to the precision of f32."""
     t = m.mla(x, TWO_OVER_PI, ROUNDING["double"])
     j = t - ROUNDING["double"]
@@ -105,11 +118,11 @@ def _reduce_f32(m: Math, x: Value) -> tuple[Value, Value, Value]:
     z = r * r
     s = m.mla(z * r, m.horner(z, SIN_SHORT), r)
     c = m.mla(z * z, m.horner(z, COS_SHORT), m.mla(z, -0.5, 1.0))
-    return t, s, c
+    return t, (s, None), (c, None)
 
 
-def _reduce_f64(m: Math, x: Value) -> tuple[Value, Value, Value]:
-    """Give t, whose low bits are j, and sin r, cos r with r = y + w to 119 bits (fdlibm)."""
+def _reduce_f64(m: Math, x: Value) -> tuple[Value, Pair, Pair]:
+    """Give t, whose low bits are j, and sin r, cos r with r = y + w to 119 bits (fdlibm), each a sum of two."""
     t = m.mla(x, TWO_OVER_PI, ROUNDING["double"])
     j = t - ROUNDING["double"]
     first = x - j * PIO2_1
@@ -119,10 +132,10 @@ def _reduce_f64(m: Math, x: Value) -> tuple[Value, Value, Value]:
     z = y * y
     cube = z * y
     # sin(y + w) = y + (y³·P + w·(1 - z/2)) and cos(y + w) = cos y - y·w
-    s = y + m.mla(cube, m.horner(z, SIN), m.mla(z * w, -0.5, w))
+    s = m.fast_two_sum(y, m.mla(cube, m.horner(z, SIN), m.mla(z * w, -0.5, w)))
     half = z * 0.5
     one = 1.0 - half
-    c = one + (((1.0 - one) - half) + m.mla(z * z, m.horner(z, COS), -(y * w)))
+    c = m.fast_two_sum(one, ((1.0 - one) - half) + m.mla(z * z, m.horner(z, COS), -(y * w)))
     return t, s, c
 
 
