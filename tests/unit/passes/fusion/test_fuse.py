@@ -128,6 +128,20 @@ def test_equal_layers_share_their_code() -> None:
     assert kernel.key(changed[0]) != keys[0]
 
 
+@pytest.mark.parametrize(("rows", "distinct"), [(8, 1), (3, 4)])
+def test_steps_of_an_unrolled_loop_share_their_code(rows: int, distinct: int) -> None:
+    """A slice is read by the same code wherever it lies, if whole lines lie before it: aligned stays aligned."""
+    p = Program([torch.randn(4, rows, 5, dtype=torch.float64), torch.randn(5, 5, dtype=torch.float64)])
+    x, w = p.args
+    h = p.e.matmul(p.e.reshape(p.e.slice(x, 0, 0, 1), (rows, 5)), w)
+    for t in range(4):
+        step = p.e.reshape(p.e.slice(x, 0, t, t + 1), (rows, 5))
+        h = p.e.matmul(p.e.tanh(p.e.add(h, step)), w)
+    ops = kernels(check(p.module([h]), p.arguments, ["fuse", "schedule"]))
+    assert len({kernel.key(op) for op in ops}) == distinct
+    assert [max(kernel.starts(op)) for op in ops] == [t * rows * 5 // 8 * 8 for t in range(4)]
+
+
 def test_a_deep_chain_needs_no_deep_stack() -> None:
     p = Program([torch.randn(8, dtype=torch.float64)])
     x = p.args[0]
