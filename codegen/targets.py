@@ -75,13 +75,13 @@ def assembly(text: str, target: Target) -> str:
     """Compile LLVM text to assembly with the passes that explicit vector code needs."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    module = llvm.parse_assembly(text, llvm.create_context())
-    module.triple, module.data_layout = target.triple, target.layout
     machine = llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
     )
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
-    manager = llvm.create_new_module_pass_manager()
-    manager.add_sroa_pass()
-    manager.run(module, builder)
-    return machine.emit_assembly(module)
+    with llvm.parse_assembly(text, llvm.create_context()) as module:
+        module.triple, module.data_layout = target.triple, target.layout
+        builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
+        manager = llvm.create_new_module_pass_manager()
+        manager.add_sroa_pass()
+        manager.run(module, builder)
+        return machine.emit_assembly(module)

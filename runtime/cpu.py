@@ -131,13 +131,18 @@ def _optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine, level: int) -
 
 
 def _parse(text: str) -> llvm.ModuleRef:
-    """Parse and verify one module in a context of its own.
+    """Parse and verify one module in a context of its own; whoever asks closes it.
 
-    Raises IRError that shows the line which LLVM refuses.
+    Left to the garbage collector (an exception's frames hold it), it could be freed after its context. Raises IRError
+    that shows the line which LLVM refuses.
     """
     try:
         module = llvm.parse_assembly(text, llvm.create_context())
-        module.verify()
+        try:
+            module.verify()
+        except RuntimeError:
+            module.close()
+            raise
     except RuntimeError as error:
         match = re.search(r"<string>:(\d+):", str(error))
         lines = text.splitlines()
@@ -155,22 +160,22 @@ def compile_text(text: str, target: Target, level: int = 1) -> bytes:
     cleaning, for kernels that are emitted as explicit vectors, 2 LLVM's whole pipeline with its
     vectorisers. Raises IRError where LLVM refuses the text.
     """
-    module = _parse(text)
-    module.triple = target.triple
-    module.data_layout = target.layout
-    machine = _machine(target, 3 if level else 0)
-    _optimize(module, machine, level)
-    return machine.emit_object(module)
+    with _parse(text) as module:
+        module.triple = target.triple
+        module.data_layout = target.layout
+        machine = _machine(target, 3 if level else 0)
+        _optimize(module, machine, level)
+        return machine.emit_object(module)
 
 
 def assembly(text: str, target: Target, level: int = 1) -> str:
     """The assembly that `compile_text` would assemble: for tests that count instructions."""
-    module = _parse(text)
-    module.triple = target.triple
-    module.data_layout = target.layout
-    machine = _machine(target)
-    _optimize(module, machine, level)
-    return machine.emit_assembly(module)
+    with _parse(text) as module:
+        module.triple = target.triple
+        module.data_layout = target.layout
+        machine = _machine(target)
+        _optimize(module, machine, level)
+        return machine.emit_assembly(module)
 
 
 @functools.cache

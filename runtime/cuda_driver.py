@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
-import threading
 from typing import Any, Protocol, cast
 
 import torch
@@ -76,8 +75,9 @@ class CudaDriver:
         if not torch.cuda.is_available():
             raise UnsupportedError("there is no CUDA device that torch can use", cure="run on the CPU")
         torch.cuda.init()
-        self._bound = threading.local()
+        self._contexts: dict[int, object] = {}
         self._success = self._cu.CUresult.CUDA_SUCCESS
+        self._unbound = self._cu.CUresult.CUDA_ERROR_INVALID_CONTEXT
         self._launch = self._cu.cuLaunchKernel
 
     @property
@@ -143,18 +143,25 @@ class CudaDriver:
     def launch(self, function: object, grid: int, block: int, shared: int, stream: int, parameters: int) -> None:
         """Launch; DriverError names what the driver said."""
         (status,) = self._launch(function, grid, 1, 1, block, 1, 1, shared, stream, parameters, 0)
+        if status == self._unbound:  # a thread that torch has not used
+            self.bind(torch.cuda.current_device())
+            (status,) = self._launch(function, grid, 1, 1, block, 1, 1, shared, stream, parameters, 0)
         if status != self._success:
             self._fail(status, f"launching {grid} blocks of {block} threads")
 
     def bind(self, device: int) -> None:
-        """Make the device's context current on a thread that torch has not used yet."""
-        bound = self._bound.__dict__.setdefault("devices", set())
-        if device in bound:
-            return
-        status, context = self._cu.cuCtxGetCurrent()
-        if status == self._success and int(context) == 0:
-            torch.cuda.synchronize(device)  # the runtime binds the primary context
-        bound.add(device)
+        """Make the context that torch works in current on this thread: torch does it at its own first launch."""
+        context = self._contexts.get(device)
+        if context is None:
+            status, handle = self._cu.cuDeviceGet(device)
+            if status == self._success:
+                status, context = self._cu.cuDevicePrimaryCtxRetain(handle)
+            if status != self._success:
+                self._fail(status, f"using device {device}")
+            self._contexts[device] = context
+        (status,) = self._cu.cuCtxSetCurrent(context)
+        if status != self._success:
+            self._fail(status, f"using device {device}")
 
     def _fail(self, status: object, doing: str) -> None:
         _, name = self._cu.cuGetErrorName(status)

@@ -117,7 +117,7 @@ class GraphedProgram:
         device = self.inner.device
         if not self._is_graph or is_capturing(device) or not device_is_current(device):
             return None
-        key = (current_stream(device), *((tuple(a.shape) if isinstance(a, Tensor) else a) for a in arguments))
+        key = (current_stream(device), *((*a.shape, *a.stride()) if isinstance(a, Tensor) else a for a in arguments))
         if any(isinstance(a, Tensor) and a.device != device for a in arguments):
             return None
         given = [*arguments, arena]
@@ -138,6 +138,8 @@ class GraphedProgram:
         known.places = places
         if known.graph is not None and not moved:
             return True
+        if known.captures >= _CAPTURES // 2:  # nothing but what cannot move is taken to stay
+            moved = set(range(len(given)))
         known.moving |= {k for k in moved if self._may_move(k, len(given) - 1)}
         if known.captures >= _CAPTURES:
             known.graph = None

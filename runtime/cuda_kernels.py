@@ -25,13 +25,17 @@ _THREADS = 8
 
 @dataclass(frozen=True)
 class LaunchFacts:
-    """How a kernel is launched: `grid` blocks of `block` threads; its pointers are multiples of `alignment`."""
+    """How a kernel is launched: `grid` blocks of `block` threads; its pointers are multiples of `alignment`.
+
+    `symbols`: how the sizes that are its last parameters are called in `grid`; each program has names of its own.
+    """
 
     entry: str
     block: int
     grid: Dim
     shared_bytes: int
     alignment: int
+    symbols: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

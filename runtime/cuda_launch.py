@@ -31,11 +31,14 @@ class Launcher:
             low |= pointer
         loaded = self._aligned if not low & self._mask else self._unaligned_now()
         facts = loaded.facts
-        grid = facts.grid if isinstance(facts.grid, int) else evaluate(facts.grid, sizes)
-        if grid <= 0:
-            return
+        grid = facts.grid
         if symbols:
-            pointers = [*pointers, *(sizes[name] & 0xFFFFFFFFFFFFFFFF for name in symbols)]
+            values = [sizes[name] for name in symbols]
+            if not isinstance(grid, int):
+                grid = evaluate(grid, dict(zip(facts.symbols, values, strict=True)))
+            pointers = [*pointers, *(value & 0xFFFFFFFFFFFFFFFF for value in values)]
+        if not isinstance(grid, int) or grid <= 0:
+            return
         with self._lock:  # the driver copies the parameters before it returns
             if len(pointers) != self._count:
                 self._make_room(len(pointers))

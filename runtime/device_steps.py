@@ -176,7 +176,12 @@ class Actions:
         buffers, symbols = step.buffers, step.symbols
         word = self._word.get(id(step))
 
+        results = step.buffers[step.reads :]
+        can_be_empty = all(any(d == 0 or not isinstance(d, int) for d in b.shape) for b in results)
+
         def run(frame: Frame) -> None:
+            if can_be_empty and all(0 in numbers(b.shape, frame.sizes) for b in results):
+                return
             pointers = [frame.pointer(b) for b in buffers]
             if word is not None:
                 pointers.append(frame.error_words + word)

@@ -35,7 +35,7 @@ FILL = """
 
 
 def fill(arch: str, aligned: bool) -> Generated:
-    return Generated(FILL, LaunchFacts("fill", 1, Size.symbol("s0"), 0, 16 if aligned else 1))
+    return Generated(FILL, LaunchFacts("fill", 1, Size.symbol("n"), 0, 16 if aligned else 1, ("n",)))
 
 
 @pytest.fixture

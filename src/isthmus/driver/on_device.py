@@ -63,7 +63,7 @@ def _generator(op: kernel.LoopNest) -> Generate:
             raise UnsupportedError("has no schedule for a GPU", op=op.name)
         module = nvptx.emit([op], arch, aligned=aligned)
         (made,) = module.kernels.values()
-        facts = LaunchFacts(made.entry, made.block, made.grid, made.shared_bytes, made.alignment)
+        facts = LaunchFacts(made.entry, made.block, made.grid, made.shared_bytes, made.alignment, made.symbols)
         return Generated(module.ptx, facts)
 
     return generate

@@ -84,9 +84,13 @@ def generators(func: FuncOp, driver: FakeDriver) -> dict[str, Generate]:
         driver.symbols[name] = len(op.symbols_)
         grid: Dim = 1 if op.partitions_ is None else op.partitions_
 
-        def generate(arch: str, aligned: bool, name: str = name, grid: Dim = grid) -> Generated:
+        symbols = op.symbols_
+
+        def generate(
+            arch: str, aligned: bool, name: str = name, grid: Dim = grid, symbols: tuple[str, ...] = symbols
+        ) -> Generated:
             text = f"{name} aligned" if aligned else name
-            return Generated(text, LaunchFacts(name, 1, grid, 0, 16 if aligned else 1))
+            return Generated(text, LaunchFacts(name, 1, grid, 0, 16 if aligned else 1, symbols))
 
         found[name] = generate
     return found

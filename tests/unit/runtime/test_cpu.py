@@ -69,6 +69,26 @@ def test_refused_text_names_the_line() -> None:
         cpu.compile_text("define i64 @f() {\n  ret i64 %nothing\n}", cpu.host_target())
 
 
+def test_a_refused_module_does_not_wait_for_the_garbage_collector() -> None:
+    """In the frames of a kept exception it would be freed in any order, after its context perhaps."""
+    closed: list[bool] = []
+    module_class = type(cpu._parse("define void @f() { ret void }"))  # pyright: ignore[reportPrivateUsage]
+    text = (
+        "define i64 @f(i1 %c) {\n br i1 %c, label %a, label %b\na:\n %x = add i64 1, 2\nret i64 %x\nb:\n ret i64 %x }"
+    )
+    close = module_class.close
+    try:
+        module_class.close = lambda self: closed.append(True) or close(self)
+        with pytest.raises(IRError):
+            cpu.compile_text(text, cpu.host_target())
+        assert closed
+        closed.clear()
+        cpu.compile_text("define void @f() { ret void }", cpu.host_target())
+        assert closed
+    finally:
+        module_class.close = close
+
+
 def test_missing_symbol_is_named() -> None:
     text = "declare void @isthmus_nowhere()\ndefine void @f() {\n call void @isthmus_nowhere()\n ret void\n}"
     with pytest.raises(LookupError, match="isthmus_nowhere"):

@@ -59,7 +59,7 @@ def test_sizes_are_parameters_and_nothing_is_launched_for_nothing(driver: FakeDr
         program([torch.randn(2, 4), 5])
     before = len(driver.launched)
     program([torch.randn(0, 3), 5])
-    assert len(driver.launched) == before + 1  # the kernel whose grid is s0 is not
+    assert len(driver.launched) == before
 
 
 def test_index_out_of_range_is_eagers_error(driver: FakeDriver) -> None:
@@ -161,3 +161,15 @@ def test_linked_code_is_kept_and_modules_go_with_the_program(
     driver.linker = "fake 2"
     on_fake_device(SYMBOLIC, driver, use_cache=True)
     assert len(driver.linked) == 4
+
+
+def test_programs_share_a_kernel_and_call_its_sizes_otherwise(
+    driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ISTHMUS_CACHE_DIR", str(tmp_path))
+    one = on_fake_device(SYMBOLIC, driver, use_cache=True)
+    other = on_fake_device(SYMBOLIC.replace("s0", "t0").replace("s1", "t1"), driver, use_cache=True)
+    x = torch.randn(6, 3)
+    for program in (one, other):
+        torch.testing.assert_close(program([x, 5]), [2 * x * 5, 2 * x])
+    assert len(driver.linked) == 2
