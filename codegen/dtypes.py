@@ -91,6 +91,8 @@ def constant(m: Math, value: Number | complex, dtype: str) -> Operand:
 def round_to(m: Math, x: Value, dtype: str) -> Value:
     """Round an f32 register to the nearest number of a narrow format, ties to even."""
     if dtype == "bf16":
+        if m.has_bfloat:
+            return m.f.cast("fpext", m.f.cast("fptrunc", x, x.type.with_scalar("bfloat")), x.type)
         return m.from_bits(_bf16_bits(m, x), x)
     if dtype == "f16":
         return from_half_bits(m, half_bits(m, x))
@@ -151,7 +153,10 @@ def from_memory(m: Math, x: Value, dtype: str) -> Value:
 def to_memory(m: Math, x: Value, dtype: str) -> Value:
     """Turn a register into the element that is stored; bf16 and f16 registers are exact."""
     if dtype == "bf16":
-        return m.f.cast("trunc", m.lshr(m.bits(x), 16), x.type.with_scalar("i16"))
+        short = x.type.with_scalar("i16")
+        if m.has_bfloat:
+            return m.f.bitcast(m.f.cast("fptrunc", x, x.type.with_scalar("bfloat")), short)
+        return m.f.cast("trunc", m.lshr(m.bits(x), 16), short)
     if dtype == "f16":
         return half_bits(m, x)
     return m.f.cast("zext", x, x.type.with_scalar("i8")) if dtype == "i1" else x

@@ -155,7 +155,7 @@ def _lanes_are_a_run(state: State, position: Expr, values: Sequence[SSAValue], s
         return False
     if any(cast(Value, state.get(v)).type.lanes > 1 for v in values):
         return False
-    return vector not in _others(position, vector).dims()
+    return vector not in without_vector(position, vector).dims()
 
 
 def _is_aligned(state: State, position: Expr, served: int) -> bool:
@@ -163,11 +163,11 @@ def _is_aligned(state: State, position: Expr, served: int) -> bool:
     vector = state.plan.vector
     if vector is None or state.plan.vector_is_parallel:  # a partition may begin anywhere
         return False
-    others = _others(position, vector)
+    others = without_vector(position, vector)
     return all(exact_quotient(c, served) is not None for c in (others.constant, *(c for _, c in others.terms)))
 
 
-def _others(position: Expr, vector: int) -> Expr:
+def without_vector(position: Expr, vector: int) -> Expr:
     """Give the position without the vector dim."""
 
     def is_other(atom: Atom) -> bool:
@@ -234,7 +234,7 @@ def _round_keys(state: State, key: Value, width: int) -> list[Value]:
 def _scattered(state: State, key: Value, position: Value, served: int) -> Value:
     """Give what the numbers of any positions are made of: each lane has a counter of its own."""
     f, m = state.f, state.math
-    w = _philox(state, key, _shifted(state, position, served))
+    w = philox(state, key, _shifted(state, position, served))
     odd, upper = (f.compare("ne", position & bit, 0) for bit in (1, 2))
     if served == 2:
         return (f.select(odd, w[2], w[0]) << 21) | m.lshr(f.select(odd, w[3], w[1]), 11)
@@ -242,7 +242,7 @@ def _scattered(state: State, key: Value, position: Value, served: int) -> Value:
     return f.cast("trunc", word, word.type.with_scalar("i32"))
 
 
-def _philox(state: State, key: Value, counter: Value) -> list[Value]:
+def philox(state: State, key: Value, counter: Value) -> list[Value]:
     """Give the four words of each lane's counter, as i64 below 2^32."""
     m = state.math
     keys = [key & LOW, m.lshr(key, 32)]

@@ -26,6 +26,7 @@ from isthmus.codegen.dtypes import (
 )
 from isthmus.codegen.llvm_text import PTR, Type, Value
 from isthmus.codegen.nvptx.plan import GridPlan
+from isthmus.codegen.nvptx.random import ThreadDraws
 from isthmus.codegen.nvptx.threads import Threads
 from isthmus.dialects import kernel as k
 
@@ -67,6 +68,7 @@ class ThreadBody(Body):
 
     def __init__(self, state: ThreadState, threads: Threads) -> None:
         super().__init__(state)
+        self.draws = ThreadDraws(state)
         self.plan = state.plan
         self.threads = threads
         self.step: tuple[int, ...] = ()

@@ -31,6 +31,7 @@ class Math:
     def __init__(self, function: Function, target: Target) -> None:
         self.f = function
         self.has_libm = not target.triple.startswith("nvptx")
+        self.has_bfloat = target.triple.startswith("nvptx")
         self.has_fma = target.has("fma") or not target.triple.startswith(("x86_64", "i"))
         self.has_scale = target.has("avx512f")
         self.has_half = target.has("f16c") or not target.triple.startswith(("x86_64", "i"))

@@ -204,7 +204,13 @@ class Grid:
         return (x & x.dtype.type(1)).astype(bool) if to.scalar == "i1" else to.masked(x.astype(to.dtype))
 
     def _float(self, i: Instruction) -> np.ndarray:
-        _, to, x = self._convert(i)
+        of, to, x = self._convert(i)
+        if of.scalar == "bfloat":
+            return (x.astype(np.uint32) << 16).view(np.float32)
+        if to.scalar == "bfloat":
+            bits = x.view(np.uint32)
+            rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+            return np.where(np.isnan(x), 0x7FFF, rounded).astype(np.uint16)
         with np.errstate(all="ignore"):
             return x.astype(to.dtype)
 

@@ -21,13 +21,15 @@ class Kind:
 
     @property
     def bits(self) -> int:
+        if self.scalar == "bfloat":
+            return 16
         if self.scalar in FLOATS:
             return 8 * np.dtype(FLOATS[self.scalar]).itemsize
         return 64 if self.scalar.startswith("ptr") else int(self.scalar[1:])
 
     @property
     def dtype(self):
-        """The numpy type of a lane; integers are unsigned and hold their bits alone."""
+        """The numpy type of a lane; integers are unsigned and hold their bits alone, bfloat is its bits."""
         if self.scalar in FLOATS:
             return FLOATS[self.scalar]
         if self.scalar == "i1":
