@@ -43,12 +43,18 @@ NATIVE = frozenset(
         *("prim.sort", "sort", "topk", "kthvalue", "median", "nanmedian", "mode", "searchsorted", "bucketize"),
         # Fourier transforms
         *("_fft_c2c", "_fft_r2c", "_fft_c2r"),
+        *(f"fft_{kind}{dims}" for kind in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft") for dims in ("", "2", "n")),
         # linear algebra
         *("linalg_inv_ex", "linalg_cholesky_ex", "linalg_eigh", "_linalg_eigh", "linalg_eig", "_linalg_svd"),
         *("linalg_qr", "_linalg_solve_ex", "linalg_solve_triangular", "_linalg_det", "_linalg_slogdet"),
         *("linalg_lu", "linalg_lu_factor_ex", "linalg_lu_solve", "lu_unpack", "cholesky_solve", "cholesky_inverse"),
         *("triangular_solve", "linalg_lstsq", "linalg_householder_product", "geqrf", "ormqr", "linalg_ldl_factor_ex"),
         *("linalg_matrix_exp", "linalg_eigvals", "_linalg_eigvals", "linalg_vector_norm"),
+        *("linalg_inv", "linalg_cholesky", "linalg_eigvalsh", "linalg_svd", "linalg_svdvals", "linalg_solve"),
+        *("linalg_solve_ex", "linalg_det", "linalg_slogdet", "linalg_lu_factor", "linalg_ldl_factor"),
+        *("linalg_ldl_solve", "linalg_tensorinv", "linalg_tensorsolve", "linalg_matrix_power", "linalg_matrix_norm"),
+        *("linalg_matrix_rank", "linalg_pinv", "linalg_cond"),
+        *("cholesky", "svd", "qr", "logdet", "lu_solve", "_lu_with_info", "matrix_exp", "pinverse"),
     }
 )
 """The library calls that a native program may make: those that a hand-written kernel seldom beats."""

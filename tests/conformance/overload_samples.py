@@ -127,6 +127,8 @@ def movement() -> Iterator[Program]:
     yield program("detach_copy.default", x, gradients=False)
     yield program("select_copy.int", x, 1, -2)
     yield program("slice_copy.Tensor", x, 1, 1, -1, 2)
+    yield program("slice_backward.default", real(4, 2), (4, 6), 1, 1, 5, 2)
+    yield program("select_backward.default", real(4), (4, 6), 1, -2)
     yield program("split.sizes", x, (1, 3, 2), 1)
     yield program("split_copy.Tensor", x, 4, 1)
     yield program("unsafe_split_with_sizes.default", x, (2, 4), 1)

@@ -180,9 +180,17 @@ def bernoulli_tensor(e: Emitter, call: Call, x: SSAValue, chance: SSAValue, gene
 # ---- dropout
 
 
-def keep_mask(e: Emitter, call: Call, p: Scalar, shape: tuple[Dim, ...]) -> SSAValue:
-    """True with the chance 1 - p"""
-    return e.cmp("ge", call.uniform(shape, "f32"), e.full(p, shape, "f32"))
+def keep_mask(e: Emitter, call: Call, p: Scalar, like: SSAValue) -> SSAValue:
+    """True with the chance 1 - p, one for each element of `like`"""
+    shape = ir.shape_of(like)
+    if not call.draws_from_library:
+        return e.cmp("ge", call.uniform(shape, "f32"), e.full(p, shape, "f32"))
+    if not isinstance(p, (int, float)):
+        raise Refusal("a chance that is a tensor is left to the library")
+    if p == 1:  # eager draws nothing then
+        return e.const(False, shape, "i1")
+    noise = call.library_noise(1 - p, like)
+    return e.cmp("ne", noise, e.zeros_like(noise))
 
 
 def dropped(e: Emitter, call: Call, x: SSAValue, p: Scalar, mask: SSAValue) -> SSAValue:
@@ -200,14 +208,16 @@ def dropped(e: Emitter, call: Call, x: SSAValue, p: Scalar, mask: SSAValue) -> S
 def dropout(e: Emitter, call: Call, x: SSAValue, p: Scalar, train: bool) -> SSAValue:
     if not train or p == 0 or ir.numel(x) == 0:
         return x
-    return dropped(e, call, x, p, keep_mask(e, call, p, ir.shape_of(x)))
+    return dropped(e, call, x, p, keep_mask(e, call, p, x))
 
 
 @decomposition("native_dropout.default")
 def native_dropout(e: Emitter, call: Call, x: SSAValue, p: Scalar, train: bool | None) -> tuple[SSAValue, SSAValue]:
     if train is False or p == 0:
         return x, e.const(True, ir.shape_of(x), "i1")
-    mask = keep_mask(e, call, p, ir.shape_of(x))
+    if call.draws_from_library:
+        raise Refusal("random numbers come from the library")
+    mask = keep_mask(e, call, p, x)
     return dropped(e, call, x, p, mask), mask
 
 
@@ -219,19 +229,19 @@ def native_dropout_backward(e: Emitter, call: Call, g: SSAValue, mask: SSAValue,
     return e.convert(e.mul(kept, e.full(scale, ir.shape_of(g), ir.dtype_of(wide))), call.dtype())
 
 
-def _feature_shape(x: SSAValue) -> tuple[Dim, ...]:
-    """One number for each sample and channel."""
-    return tuple(s if d < 2 else 1 for d, s in enumerate(ir.shape_of(x)))
+def _features(e: Emitter, x: SSAValue) -> SSAValue:
+    """One element for each sample and channel."""
+    return e.full(0, tuple(s if d < 2 else 1 for d, s in enumerate(ir.shape_of(x))), ir.dtype_of(x))
 
 
 @decomposition("feature_dropout.default")
 def feature_dropout(e: Emitter, call: Call, x: SSAValue, p: Scalar, train: bool) -> SSAValue:
     if not train or p == 0 or ir.numel(x) == 0:
         return x
-    return dropped(e, call, x, p, keep_mask(e, call, p, _feature_shape(x)))
+    return dropped(e, call, x, p, keep_mask(e, call, p, _features(e, x)))
 
 
-def _alpha_dropout(e: Emitter, call: Call, x: SSAValue, p: Scalar, shape: tuple[Dim, ...]) -> SSAValue:
+def _alpha_dropout(e: Emitter, call: Call, x: SSAValue, p: Scalar, units: SSAValue) -> SSAValue:
     """a·(x where kept, -α' elsewhere) + b: keeps mean and variance of selu's output (arXiv:1706.02515)"""
     if not isinstance(p, (int, float)):
         raise Refusal("a chance that is a tensor is left to the library")
@@ -240,16 +250,16 @@ def _alpha_dropout(e: Emitter, call: Call, x: SSAValue, p: Scalar, shape: tuple[
     alpha = 1.7580993408473766
     a = ((alpha * alpha * p + 1) * (1 - p)) ** -0.5
     wide = e.convert(x, inside(ir.dtype_of(x)))
-    mask = e.broadcast_to(keep_mask(e, call, p, shape), ir.shape_of(x))
+    mask = e.broadcast_to(keep_mask(e, call, p, units), ir.shape_of(x))
     kept = e.select(mask, e.scaled(wide, a), e.const_like(-alpha * a, wide))
     return e.convert(e.shifted(kept, alpha * a * p), ir.dtype_of(x))
 
 
 @decomposition("alpha_dropout.default")
 def alpha_dropout(e: Emitter, call: Call, x: SSAValue, p: Scalar, train: bool) -> SSAValue:
-    return x if not train or p == 0 else _alpha_dropout(e, call, x, p, ir.shape_of(x))
+    return x if not train or p == 0 else _alpha_dropout(e, call, x, p, x)
 
 
 @decomposition("feature_alpha_dropout.default")
 def feature_alpha_dropout(e: Emitter, call: Call, x: SSAValue, p: Scalar, train: bool) -> SSAValue:
-    return x if not train or p == 0 else _alpha_dropout(e, call, x, p, _feature_shape(x))
+    return x if not train or p == 0 else _alpha_dropout(e, call, x, p, _features(e, x))

@@ -149,6 +149,20 @@ def select_scatter(e: Emitter, call: Call, x: SSAValue, source: SSAValue, dim: i
     return replaced(e, x, e.reshape(e.convert(source, call.dtype()), one), at, low, low + 1)
 
 
+@decomposition("slice_backward.default")
+def slice_backward(
+    e: Emitter, call: Call, g: SSAValue, sizes: tuple[Dim, ...], dim: int, start: Dim, end: Dim, step: Dim
+) -> SSAValue:
+    """g where the slice is, 0 elsewhere"""
+    return slice_scatter(e, call, e.const(0, call.shape(), call.dtype()), g, dim, start, end, step)
+
+
+@decomposition("select_backward.default")
+def select_backward(e: Emitter, call: Call, g: SSAValue, sizes: tuple[Dim, ...], dim: int, index: Dim) -> SSAValue:
+    """g at the index, 0 elsewhere"""
+    return select_scatter(e, call, e.const(0, call.shape(), call.dtype()), g, dim, index)
+
+
 @decomposition("diagonal.default", "diagonal_copy.default", "linalg_diagonal.default")
 def diagonal(e: Emitter, call: Call, x: SSAValue, offset: int, first: int, second: int) -> SSAValue:
     """y[..., k] = x[..., k - min(offset, 0), k + max(offset, 0)]: every (m + 1)-th element of the flat n×m matrix"""
