@@ -92,9 +92,13 @@ class Call:
         """32 fresh random bits an element, as i64."""
         return self._draw("bits", shape, "i64")
 
-    def library_noise(self, chance: float, shape: Sequence[Dim], dtype: str) -> SSAValue:
-        """1 with the chance, else 0, drawn by torch from its own stream: a library call"""
-        like = self.e.full(0, shape, dtype)
+    @property
+    def draws_from_library(self) -> bool:
+        """Whether random numbers are torch's own."""
+        return self.random is None
+
+    def library_noise(self, chance: float, like: SSAValue) -> SSAValue:
+        """1 with the chance, else 0, drawn by torch from its own stream in the order of `like` in memory"""
         arguments = (ir.Operand(0), float(chance), None)
         (noise,) = library_call(self.e, "bernoulli.p", [like], arguments, [like.type], "the stream is torch's own")
         return self.e.stop_gradient(noise)

@@ -10,7 +10,7 @@ from isthmus import ir
 from isthmus.dialects.prim import Emitter
 from isthmus.passes.decompose.dims import axis
 from isthmus.passes.decompose.promotion import like, pointwise, wide
-from isthmus.passes.decompose.table import Call, Refusal, Scalar, decomposition
+from isthmus.passes.decompose.table import Call, Refusal, Scalar, decomposition, library_call
 
 
 @decomposition("relu.default")
@@ -62,12 +62,24 @@ def prelu(e: Emitter, call: Call, x: SSAValue, weight: SSAValue) -> SSAValue:
     return e.convert(e.select(e.cmp("gt", y, e.zeros_like(y)), y, e.mul(spread, y)), call.dtype())
 
 
-@pointwise("rrelu.default", operands=1)
-def rrelu(e: Emitter, x: SSAValue, lower: Scalar, upper: Scalar, training: bool, generator: None) -> SSAValue:
-    """Leaky with the slope in the middle; random slopes while training."""
-    if training or not isinstance(lower, (int, float)) or not isinstance(upper, (int, float)):
-        raise Refusal("draws random slopes")
-    return leaky_relu(e, x, (lower + upper) / 2)
+@decomposition("rrelu.default")
+def rrelu(
+    e: Emitter, call: Call, x: SSAValue, lower: Scalar, upper: Scalar, training: bool, generator: object
+) -> SSAValue:
+    """x > 0 ? x : slope·x; the slope is the middle of [lower, upper], while training uniform in it"""
+    if not isinstance(lower, (int, float)) or not isinstance(upper, (int, float)):
+        raise Refusal("bounds that are tensors are left to the library")
+    y = wide(e, x)
+    if not training:
+        return e.convert(leaky_relu(e, y, (lower + upper) / 2), call.dtype())
+    if call.draws_from_library:  # the slopes, and 1 where x > 0
+        operands, types = [x, e.zeros_like(x)], [x.type, x.type]
+        arguments = (ir.Operand(0), ir.Operand(1), float(lower), float(upper), True, None)
+        callee, reason = "rrelu_with_noise_functional.default", "the stream is torch's own"
+        slopes = e.convert(library_call(e, callee, operands, arguments, types, reason)[1], ir.dtype_of(y))
+        return e.convert(e.mul(y, e.stop_gradient(slopes)), call.dtype())
+    slopes = e.shifted(e.scaled(call.uniform(ir.shape_of(x), ir.dtype_of(y)), upper - lower), lower)
+    return e.convert(e.select(e.cmp("gt", y, e.zeros_like(y)), y, e.mul(slopes, y)), call.dtype())
 
 
 @pointwise("elu.default", operands=1)

@@ -170,7 +170,7 @@ def _with_dropout(
     if not isinstance(dropout, (int, float)):
         raise Refusal("a chance that is a tensor is left to the library")
     # torch's own stream, as eager draws it: see docs/decisions/dropout-of-attention-is-torchs.md
-    noise = call.library_noise(1 - dropout, ir.shape_of(weights), ir.dtype_of(weights))
+    noise = call.library_noise(1 - dropout, weights)
     kept = dropped(e, call, weights, dropout, e.cmp("ne", noise, e.zeros_like(noise)))
     return e.dot(kept, v, ((3,), (2,)), ((0, 1), (0, 1)))
 

@@ -147,7 +147,7 @@ def _network(
     finals: list[Values] = []
     for layer in range(n.layers):
         if layer and n.train and n.dropout != 0:
-            y = dropped(e, call, y, n.dropout, keep_mask(e, call, n.dropout, ir.shape_of(y)))
+            y = dropped(e, call, y, n.dropout, keep_mask(e, call, n.dropout, y))
         shown: list[SSAValue] = []
         for direction in range(directions):
             k = layer * directions + direction

@@ -31,7 +31,8 @@ class Options:
     the strategy). `verify`: "none", "once" (the joint program), "each-pass" (run the program on the call's own inputs
     after every pass and name the first that changes a result). `higher_order`: keep what second derivatives need from
     the first call on.
-    `fallback_random`: torch's own random streams (not compiled). `decompositions`: "default", or "none" to keep every
+    `fallback_random`: torch's own random streams (library calls), equal to eager's; numbers are drawn row by row, eager
+    draws them in the order of memory where a tensor is transposed. `decompositions`: "default", or "none" to keep every
     operator a library call. `cache`: use the disk cache. `recompile_limit`: so many compilations of one function; then
     calls that none of them fits run as in eager, with a warning that names the guard (under `fullgraph` they raise).
     `cuda_graphs`: on a GPU, replay a direction as one CUDA graph from its third call with the same shapes on.
