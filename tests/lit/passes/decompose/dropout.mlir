@@ -14,15 +14,6 @@
 // LIBRARY: prim.stop_gradient
 // LIBRARY: prim.opaque %{{.*}} {callee = "bernoulli.p"
 // LIBRARY-NOT: prim.opaque
-func.func @main
-// CHECK-SAME: %key: tensor<i64> {isthmus.key}
-// CHECK: prim.rng %key {kind = "uniform", offset = 0} : tensor<4xf32>
-// CHECK: prim.rng %key {kind = "uniform", offset = 4} : tensor<4xf32>
-// CHECK-NOT: prim.rng
-
-// LIBRARY-LABEL: func.func @main
-// LIBRARY-NOT: isthmus.key
-// LIBRARY: prim.opaque %x {callee = "dropout.default", args = [arg0, 0.5, true], isthmus.reason = "random numbers come from the library"}
 func.func @main(%x: tensor<4xf32>) -> (tensor<4xf32>) {
   %a = aten.call %x {overload = "dropout.default", args = [arg0, 0.5, true]} : tensor<4xf32>
   %b = aten.call %a {overload = "dropout.default", args = [arg0, 0.5, true]} : tensor<4xf32>
