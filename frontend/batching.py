@@ -42,9 +42,10 @@ class Batch:
         """Give one example of an outer tensor along a dimension."""
         recorder = self.recorder
         with recorder.unrecorded(), torch.no_grad():
-            one = torch.empty_like(tensor.select(dim, 0), memory_format=torch.contiguous_format)
+            dim %= tensor.dim()
+            one = tensor.new_empty((*tensor.shape[:dim], *tensor.shape[dim + 1 :]))
         example = recorder.like(one, requires_grad=tensor.requires_grad, derived_from=[tensor])
-        self._mapped[len(self._scope.block.args)] = tensor, dim % tensor.dim()
+        self._mapped[len(self._scope.block.args)] = tensor, dim
         recorder.add_input(example)
         return example
 

@@ -93,7 +93,7 @@ def trace_derivative(
             raise UnsupportedError("torch has no derivative of this operator", op=name)
         with _BelowFromSaved(recorder, [*results, *inputs]), recorder.errors_at(name):
             gradients = _gradients(name, reached, wanted, [seeds[id(r)] for r in reached])
-    return _module(recorder, [recorder.value_of(g) for g in gradients], may_draw=False)
+    return module_of(recorder, [recorder.value_of(g) for g in gradients], may_draw=False)
 
 
 def trace_body(
@@ -113,7 +113,7 @@ def trace_body(
     calls = [op for op in call.recorder.root.block.ops if isinstance(op, aten.CallOp)]
     if any(c.overload == name for c in calls):
         return None
-    return _module(call.recorder, [call.recorder.value_of(r) for r in results], may_draw=True)
+    return module_of(call.recorder, [call.recorder.value_of(r) for r in results], may_draw=True)
 
 
 # ---- One call on fake tensors
@@ -239,7 +239,8 @@ def _gradients(name: str, outs: list[Tensor], ins: list[Tensor], seeds: list[Ten
     return [torch.zeros_like(t) if g is None else g.clone() for g, t in zip(gradients, ins, strict=True)]
 
 
-def _module(recorder: Recorder, values: Sequence[SSAValue], *, may_draw: bool) -> ModuleOp:
+def module_of(recorder: Recorder, values: Sequence[SSAValue], *, may_draw: bool) -> ModuleOp:
+    """Give what was recorded as a function `@main` of these results."""
     if recorder.constants:
         raise UnsupportedError("reads a constant tensor")
     recorder.emit(ReturnOp(*values))

@@ -72,7 +72,7 @@ def unpack_dual(call: Call) -> object:
 
 
 def _vjp(call: Call, outputs: Sequence[Tensor], inputs: Sequence[Tensor], seeds: Sequence[Tensor]) -> list[Tensor]:
-    asked = {"outputs": outputs, "inputs": inputs, "grad_outputs": seeds, "create_graph": True}
+    asked: dict[str, object] = {"outputs": outputs, "inputs": inputs, "grad_outputs": seeds, "create_graph": True}
     return tensors_in(gradient(Call(call.recorder, call.run_body, (), asked, tuple(inputs))))
 
 
@@ -150,6 +150,24 @@ def nothing(call: Call) -> object:
 
 Handler = Callable[[Call], object]
 
+_LEVELS: dict[str, Handler] = {
+    "_grad_increment_nesting": nothing,
+    "_grad_decrement_nesting": nothing,
+    "_wrap_for_grad": wrap_for_grad,
+    "_unwrap_for_grad": first,
+    "_jvp_increment_nesting": enter_jvp,
+    "_jvp_decrement_nesting": leave_jvp,
+    "_enter_dual_level": enter_jvp,
+    "_exit_dual_level": leave_jvp,
+    "_make_dual": make_dual,
+    "_unpack_dual": unpack_dual,
+    "lazy_load_decompositions": nothing,
+    "_vmap_increment_nesting": enter_vmap,
+    "_vmap_decrement_nesting": leave_vmap,
+    "_add_batch_dim": add_batch_dim,
+    "_remove_batch_dim": remove_batch_dim,
+}
+
 HANDLERS: dict[str, Handler] = {
     "torch._functorch.eager_transforms._autograd_grad": autograd_grad,
     "torch._functorch.eager_transforms._set_tensor_requires_grad": first,
@@ -158,27 +176,7 @@ HANDLERS: dict[str, Handler] = {
     "torch._C._autograd._saved_tensors_hooks_enable": nothing,
     "torch._C._set_fwd_grad_enabled": set_forward_mode,
     "torch.autograd.forward_ad._maybe_load_decompositions": nothing,
+    **{f"torch._functorch.predispatch.{name}": handler for name, handler in _LEVELS.items()},
+    **{f"torch._C._functorch.{name}": handler for name, handler in _LEVELS.items()},
 }
 """Name of a target -> what imports its calls."""
-
-for _module in ("torch._functorch.predispatch", "torch._C._functorch"):
-    HANDLERS |= {
-        f"{_module}.{_name}": _handler
-        for _name, _handler in {
-            "_grad_increment_nesting": nothing,
-            "_grad_decrement_nesting": nothing,
-            "_wrap_for_grad": wrap_for_grad,
-            "_unwrap_for_grad": first,
-            "_jvp_increment_nesting": enter_jvp,
-            "_jvp_decrement_nesting": leave_jvp,
-            "_enter_dual_level": enter_jvp,
-            "_exit_dual_level": leave_jvp,
-            "_make_dual": make_dual,
-            "_unpack_dual": unpack_dual,
-            "lazy_load_decompositions": nothing,
-            "_vmap_increment_nesting": enter_vmap,
-            "_vmap_decrement_nesting": leave_vmap,
-            "_add_batch_dim": add_batch_dim,
-            "_remove_batch_dim": remove_batch_dim,
-        }.items()
-    }

@@ -95,6 +95,22 @@ def is_entered(mode: ProxyTorchDispatchMode) -> bool:
     return _get_dispatch_mode_pre_dispatch(torch._C._TorchDispatchModeKey.PROXY) is mode
 
 
+@contextmanager
+def batched_tensors(
+    size: int | torch.SymInt,
+) -> Generator[tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]]:
+    """Enter a level of vmap; gives how a tensor becomes batched along dimension 0, and plain again."""
+    functorch = torch._C._functorch
+    level = functorch._vmap_increment_nesting(size, "error")
+    try:
+        yield (
+            lambda t: functorch._add_batch_dim(t, 0, level),
+            lambda t: functorch._remove_batch_dim(t, level, size, 0),
+        )
+    finally:
+        functorch._vmap_decrement_nesting()
+
+
 def transform_depth() -> int:
     """Give how many transforms of torch.func are entered."""
     return len(torch._C._functorch.get_interpreter_stack() or ())

@@ -159,13 +159,19 @@ def _no_batched_form(op: PrimOp, mapped: Sequence[bool], size: ir.Dim) -> None:
     return None
 
 
+def _draws_nothing(op: PrimOp) -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Fallbacks:
-    """Where the derivative of an op without a rule comes from, and the batched form of a library call."""
+    """Where the derivative of an op without a rule comes from, and what is known of library calls."""
 
     elementary: ElementaryForms = _no_form
     derivative_of: DerivativeOf = _no_derivative
     batched_of: BatchedOf = _no_batched_form
+    draws: Callable[[PrimOp], bool] = _draws_nothing
+    """Whether a library call draws random numbers."""
 
 
 FROM_TABLES = Fallbacks(elementary_form)
@@ -177,10 +183,15 @@ class TakesDerivatives:
 
     fallbacks: Fallbacks = FROM_TABLES
 
-    def with_derivatives(self, derivative_of: DerivativeOf, batched_of: BatchedOf = _no_batched_form) -> Self:
-        """Give the same pass, which asks these functions for derivatives and batched forms of library calls."""
+    def with_derivatives(
+        self,
+        derivative_of: DerivativeOf,
+        batched_of: BatchedOf = _no_batched_form,
+        draws: Callable[[PrimOp], bool] = _draws_nothing,
+    ) -> Self:
+        """Give the same pass, which asks these functions about library calls."""
         prepared = copy(self)
-        object.__setattr__(prepared, "fallbacks", Fallbacks(elementary_form, derivative_of, batched_of))
+        object.__setattr__(prepared, "fallbacks", Fallbacks(elementary_form, derivative_of, batched_of, draws))
         return prepared
 
 

@@ -11,7 +11,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from isthmus import ir
 from isthmus.dialects.autodiff import RECOMPUTE
-from isthmus.dialects.prim import Emitter
+from isthmus.dialects.prim import Emitter, OpaqueOp
 from isthmus.passes.autodiff.expand import TERMINATORS, copy
 from isthmus.passes.autodiff.pull import made_since
 from isthmus.passes.autodiff.rules.scan import make_scan
@@ -27,8 +27,8 @@ class Batch:
     A value that nobody defined is one of the surroundings.
     """
 
-    def __init__(self, e: Emitter, size: ir.Dim, fallbacks: Fallbacks) -> None:
-        self.e, self.size, self.fallbacks = e, size, fallbacks
+    def __init__(self, e: Emitter, size: ir.Dim, fallbacks: Fallbacks, randomness: str) -> None:
+        self.e, self.size, self.fallbacks, self.randomness = e, size, fallbacks, randomness
         self._values: dict[SSAValue, SSAValue] = {}
         self._mapped: set[SSAValue] = set()
 
@@ -109,7 +109,7 @@ def batched(batch: Batch, op: Operation) -> None:
     """Define the results of one op: once where no operand is mapped, by its rule, else example by example."""
     operands = ir.operands_of(op)
     last = batch.e.block.last_op
-    if not any(map(batch.is_mapped, operands)):
+    if not any(map(batch.is_mapped, operands)) and not (isinstance(op, OpaqueOp) and batch.fallbacks.draws(op)):
         made = copy(batch.e, op, [batch.shared(v) for v in operands], batch.fallbacks)
         for old, new in zip(op.results, made, strict=True):
             batch.define(old, new, mapped=False)
@@ -131,10 +131,10 @@ def looped(batch: Batch, op: Operation, reason: str) -> list[SSAValue]:
     rest = [v for v in operands if not batch.is_mapped(v)]
 
     def step(e: Emitter, carries: list[SSAValue], slices: list[SSAValue], shared: list[SSAValue]):
-        given = dict(zip([*mapped, *rest], [*slices, *shared], strict=True))
+        given = dict(zip([*mapped, *rest], [*slices[: len(mapped)], *shared], strict=True))
         return (), copy(e, op, [given[v] for v in operands], batch.fallbacks)
 
-    whole = [batch.over_all(v) for v in mapped]
+    whole = [batch.over_all(v) for v in mapped] or [batch.e.iota((batch.size,), 0)]
     _, stacked = make_scan(batch.e, (), whole, [batch.shared(v) for v in rest], step, reverse=False)
     loop = batch.e.block.last_op
     assert loop is not None

@@ -39,9 +39,11 @@ def _dot(batch: Batch, op: prim.DotOp) -> SSAValue:
 
 
 def _in_groups(batch: Batch, op: prim.ContractionOp) -> Mapping[str, LiteralValue] | None:
-    """The literals with the examples as groups, or None where their number is not known."""
+    """The literals with the examples as groups, or None where their number is not known, or 0."""
     literals = literals_of(op)
-    return {**literals, "groups": integer(literals["groups"]) * batch.size} if isinstance(batch.size, int) else None
+    if not isinstance(batch.size, int) or batch.size == 0:
+        return None
+    return {**literals, "groups": integer(literals["groups"]) * batch.size}
 
 
 def _channels(batch: Batch, value: SSAValue) -> SSAValue:

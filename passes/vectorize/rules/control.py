@@ -5,7 +5,7 @@ A condition that examples answer differently takes both branches, and keeps a lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
@@ -13,7 +13,9 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from isthmus import ir
 from isthmus.dialects import autodiff, prim
 from isthmus.dialects.prim import Emitter
+from isthmus.ir import Literal
 from isthmus.passes.autodiff.expand import TERMINATORS, inline
+from isthmus.passes.autodiff.rules.while_loop import steps_of
 from isthmus.passes.vectorize.dims import moved_behind, moved_to_front
 from isthmus.passes.vectorize.table import Batch, batching
 
@@ -29,7 +31,7 @@ def _yielded(block: Block) -> Sequence[SSAValue]:
 
 def _differing(block: Block, arguments: Flags) -> list[bool]:
     """Tell which of the results of a block differ."""
-    found = {a for a, differs in zip(block.args, arguments, strict=True) if differs}
+    found: set[SSAValue] = {a for a, differs in zip(block.args, arguments, strict=True) if differs}
     for op in block.ops:
         if not isinstance(op, TERMINATORS) and not found.isdisjoint(ir.operands_of(op)):
             found.update(op.results)
@@ -48,9 +50,11 @@ def _given(batch: Batch, values: Sequence[SSAValue], flags: Flags) -> list[SSAVa
     return [batch.over_all(v) if f else batch.now(v) for v, f in zip(values, flags, strict=True)]
 
 
-def _run(batch: Batch, e: Emitter, block: Block, arguments: Sequence[SSAValue], flags: Flags, wanted: Flags):
+def _run(
+    batch: Batch, e: Emitter, block: Block, arguments: Sequence[SSAValue], flags: Flags, wanted: Flags
+) -> list[SSAValue]:
     """Write a block over all examples; gives its results, over all where `wanted`."""
-    inner = Batch(e, batch.size, batch.fallbacks)
+    inner = Batch(e, batch.size, batch.fallbacks, batch.randomness)
     for argument, value, differs in zip(block.args, arguments, flags, strict=True):
         inner.define(argument, value, differs)
     inner.run(block)
@@ -70,8 +74,16 @@ def _define(batch: Batch, old: Sequence[SSAValue], new: Sequence[SSAValue], flag
     return ()
 
 
-def _emit(batch: Batch, op: Operation, operands: Sequence[SSAValue], types: Sequence[Attribute], regions: list[Region]):
-    made = ir.create_op(type(op), operands, types, op.properties, location=op.location, regions=regions)
+def _emit(
+    batch: Batch,
+    op: Operation,
+    operands: Sequence[SSAValue],
+    types: Sequence[Attribute],
+    regions: Sequence[Region],
+    changes: Mapping[str, Literal] | None = None,
+) -> Sequence[SSAValue]:
+    properties = {**op.properties, **(changes or {})}
+    made = ir.create_op(type(op), operands, types, properties, location=op.location, regions=regions)
     batch.e.block.add_op(made)
     return made.results
 
@@ -114,26 +126,48 @@ def _closed(flags: list[bool], carried: int, step: Callable[[Flags], Sequence[bo
 
 @batching(prim.WhileOp)
 def _while(batch: Batch, op: prim.WhileOp) -> Sequence[SSAValue]:
-    """while any p(carry)[b]: carry[b] = p(carry)[b] ? body(carry)[b] : carry[b]; with one p for all, as it was."""
+    """With one p for all as it was; else `_until_all_ended`."""
     xs, carried = ir.operands_of(op), cast(int, op.carried.data)
-    condition, body = op.condition.block, op.body.block
-    flags = _closed([batch.is_mapped(x) for x in xs], carried, lambda f: _differing(body, f))
-    ends_apart = _differing(condition, flags)[0]
-    if ends_apart:
-        flags = [True] * carried + flags[carried:]
-    types = _types(batch, xs, flags)
-    ask, asking, carry = batch.e.region(types)
-    step, stepping, current = batch.e.region(types)
-    (going,) = _run(batch, asking, condition, carry, flags, [ends_apart])
-    asking.yield_([asking.reduce("or", going, (0,)) if ends_apart else going])
-    following = _run(batch, stepping, body, current, flags, flags[:carried])
-    if ends_apart:
-        (still,) = _run(batch, stepping, condition, current, flags, [True])
-        pairs = zip(following, current[:carried], strict=True)
-        following = [_chosen(stepping, still, new, old) for new, old in pairs]
-    stepping.yield_(following)
-    results = _emit(batch, op, _given(batch, xs, flags), types[:carried], [ask, step])
+    flags = _closed([batch.is_mapped(x) for x in xs], carried, lambda f: _differing(op.body.block, f))
+    if _differing(op.condition.block, flags)[0]:
+        return _until_all_ended(batch, op, [True] * carried + flags[carried:])
+    operands = _given(batch, xs, flags)
+    regions = [
+        _region(batch, op.condition.block, flags, [False]),
+        _region(batch, op.body.block, flags, flags[:carried]),
+    ]
+    results = _emit(batch, op, operands, [v.type for v in operands[:carried]], regions)
     return _define(batch, op.results, results, flags[:carried])
+
+
+def _until_all_ended(batch: Batch, op: prim.WhileOp, flags: Flags) -> Sequence[SSAValue]:
+    """while any p(carry)[b]: carry[b] = p(carry)[b] ? body(carry)[b] : carry[b]
+
+    What bounds the steps of each bounds those of all: a counter keeps it, so that the loop can be differentiated.
+    """
+    e, xs, carried = batch.e, ir.operands_of(op), cast(int, op.carried.data)
+    steps, operands = steps_of(op, xs), _given(batch, xs, flags)
+    counter = [] if steps is None else [e.const(0, (), "i64")]
+    operands[carried:carried] = counter
+    types = [v.type for v in operands]
+    ask, asking, seen = e.region(types)
+    step, stepping, current = e.region(types)
+
+    def own(values: Sequence[SSAValue]) -> list[SSAValue]:
+        return [*values[:carried], *values[carried + len(counter) :]]
+
+    (going,) = _run(batch, asking, op.condition.block, own(seen), flags, [True])
+    going = asking.reduce("or", going, (0,))
+    if steps is not None:
+        going = asking.binary(prim.AndOp, going, asking.cmp("lt", seen[carried], asking.size(steps.bound)))
+    asking.yield_([going])
+    (still,) = _run(batch, stepping, op.condition.block, own(current), flags, [True])
+    following = _run(batch, stepping, op.body.block, own(current), flags, flags[:carried])
+    pairs = zip(following, current[:carried], strict=True)
+    counted = [stepping.add(n, stepping.const_like(1, n)) for n in current[carried : carried + len(counter)]]
+    stepping.yield_([*(_chosen(stepping, still, new, old) for new, old in pairs), *counted])
+    changes = {"carried": Literal.of(carried + len(counter))}
+    return _emit(batch, op, operands, types[: carried + len(counter)], [ask, step], changes)[:carried]
 
 
 @batching(prim.ScanOp)
@@ -151,7 +185,7 @@ def _scan(batch: Batch, op: prim.ScanOp) -> Sequence[SSAValue]:
         if differs[k]:
             b, steps, *rest = ir.shape_of(types[k])
             types[k] = ir.tensor((steps, b, *rest), ir.dtype_of(types[k]))
-    made = list(_emit(batch, op, operands, types, [_region(batch, block, flags, differs)]))
+    made: list[SSAValue] = list(_emit(batch, op, operands, types, [_region(batch, block, flags, differs)]))
     for k in range(carried, len(made)):
         made[k] = moved_to_front(e, made[k], 1) if differs[k] else made[k]
     return _define(batch, op.results, made, differs)

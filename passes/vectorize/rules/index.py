@@ -49,8 +49,8 @@ def _rng(batch: Batch, op: prim.RngOp) -> SSAValue:
 
     Of the draws from one key, which have the counters offset.., the B examples have B·offset.., so they stay disjoint.
     """
-    e = batch.e
-    keys = batch.over_all(op.key)
+    e, keys, shape = batch.e, batch.over_all(op.key), (batch.size, *ir.shape_of(op.y))
+    if batch.size == 0:
+        return e.const(0, shape, ir.dtype_of(op.y))
     key = e.reshape(e.slice(keys, 0, 0, 1), ())
-    shape = (batch.size, *ir.shape_of(op.y))
     return e.rng(key, text(op.kind.data), dim(op.offset.data) * batch.size, shape, ir.dtype_of(op.y))

@@ -25,8 +25,9 @@ from isthmus.dialects.signature import Result, Signature
 from isthmus.driver.artifacts import Record, log
 from isthmus.driver.compilers import Compiler, compiled_by
 from isthmus.driver.conventions import convention_of, require_known_sizes, returned
+from isthmus.driver.derivatives import LibraryCalls
 from isthmus.driver.metadata import Metadata, metadata_of
-from isthmus.driver.native import make_native
+from isthmus.driver.native import for_host, make_native
 from isthmus.driver.options import Options
 from isthmus.driver.progress import PROGRESS
 from isthmus.driver.reproduce import Trail
@@ -49,7 +50,7 @@ class Lowering:
 
     options: Options
     record: Record
-    derivative_of: Callable[..., object] | None = None
+    library: LibraryCalls | None = None
     stages: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
     """The program after each stage, by artifact name (only the first order)."""
     verifier: Verifier | None = None
@@ -165,7 +166,7 @@ class Lowering:
             module = self.start(module)
             self.record.restart()
             pipeline = KERNELS if self.device.type == "cpu" else gpu_kernels()
-            for text in pipeline:
+            for text in map(for_host, pipeline):
                 self.run(module, text, "kernels" if text == pipeline[-1] else None)
             self.kernels[name] = module
             return self._code(ir.function(module, name), forward)
@@ -202,8 +203,8 @@ class Lowering:
         """Run one pass, show the result to whoever asked. PassFailure names the pass that fails and keeps the IR."""
         current = parse_pass(text)
         prepare = getattr(current, "with_derivatives", None)
-        if prepare is not None and self.derivative_of is not None:
-            current = prepare(self.derivative_of)
+        if prepare is not None and self.library is not None:
+            current = prepare(self.library.derivative_of, self.library.batched_of, self.library.draws)
         failing = f"{self.record.graph}-{current.name}"
         try:
             current.apply(new_context(), module)

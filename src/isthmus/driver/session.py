@@ -13,7 +13,7 @@ from isthmus import ir
 from isthmus.dialects import aten, prim
 from isthmus.dialects.signature import Signature
 from isthmus.driver.artifacts import Record, log
-from isthmus.driver.derivatives import derivatives_of_calls
+from isthmus.driver.derivatives import LibraryCalls
 from isthmus.driver.lowering import Lowering, compiling
 from isthmus.driver.options import Options
 from isthmus.driver.verify import Verifier
@@ -62,8 +62,8 @@ class Session:
         """Lower a captured program down to the first call; the backward waits for its first use."""
         record = Record(captured.name)
         hints = captured_hints(captured.module)
-        derivative_of = derivatives_of_calls(self.options, hints, str(captured.device))
-        lowering = Lowering(self.options, record, derivative_of, hints=hints, device=captured.device)
+        library = LibraryCalls(self.options, hints, str(captured.device))
+        lowering = Lowering(self.options, record, library, hints=hints, device=captured.device)
         program = Program(captured, lowering)
         self.programs.append(program)
         _COMPILED[0] += 1
