@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -13,7 +14,7 @@ from isthmus.dialects.program import Argument, Copy, Exchange, KernelCall, Libra
 from isthmus.runtime.convention import Value
 from isthmus.runtime.fresh import coerce, has_strides
 from isthmus.runtime.interpret_table import DTYPES
-from isthmus.sizes import evaluate
+from isthmus.sizes import Dim, evaluate
 
 
 def typed(arena: Tensor, start: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
@@ -39,6 +40,7 @@ class Arguments:
         self.device = device
         self.written = _written(program)
         """Numbers of the arguments that are written in place."""
+        self._plain = [_plain(a) for a in program.arguments]
 
     def checked(self, given: Sequence[Value], arena: Tensor | None) -> list[Value]:
         """The arguments in the order of the program; saved ones that are in the arena as its views."""
@@ -62,6 +64,9 @@ class Arguments:
         return found
 
     def _tensor(self, number: int, argument: Argument, value: Value, sizes: Mapping[str, int]) -> Tensor:
+        plain = self._plain[number]
+        if plain and isinstance(value, Tensor) and type(value) in _KINDS and self._is_plain(value, plain):
+            return value
         name = argument.name or f"argument {number}"
         if not isinstance(value, Tensor):
             raise IRError(f"@{self.program.name} wants a tensor for {name}, not a {type(value).__name__}")
@@ -75,6 +80,9 @@ class Arguments:
             )
         if len(value.shape) != len(argument.shape):
             raise IRError(f"@{self.program.name} wants {len(argument.shape)} dimensions of {name}, not {value.dim()}")
+        wanted = numbers(argument.shape, sizes)
+        if tuple(value.shape) != wanted:
+            raise IRError(f"@{self.program.name} wants {list(wanted)} for {name}, not {list(value.shape)}")
         if value.is_conj() or value.is_neg():
             value = value.resolve_conj().resolve_neg()
         strides = numbers(argument.strides, sizes)
@@ -84,13 +92,16 @@ class Arguments:
             raise IRError(f"{name} is written in place and does not have the strides {list(strides)}")
         return coerce(value, strides)
 
-    def check_sizes(self, values: Sequence[Value], sizes: Mapping[str, int]) -> None:
-        """IRError where a tensor is not of the shape that the sizes give."""
-        for k, (argument, value) in enumerate(zip(self.program.arguments, values, strict=True)):
-            if isinstance(value, Tensor) and tuple(value.shape) != numbers(argument.shape, sizes):
-                wanted = list(numbers(argument.shape, sizes))
-                name = argument.name or f"argument {k}"
-                raise IRError(f"@{self.program.name} wants {wanted} for {name}, not {list(value.shape)}")
+    def _is_plain(self, value: Tensor, plain: _Plain) -> bool:
+        """Whether there is nothing to do about a tensor, in the fewest questions."""
+        return (
+            value.dtype is plain.dtype
+            and value.shape == plain.shape
+            and value.stride() == plain.strides
+            and value.device == self.device
+            and not value.is_neg()
+            and not (plain.is_complex and value.is_conj())
+        )
 
     def sizes(self, arguments: Sequence[Value], passed: Mapping[str, Value] | None = None) -> dict[str, int]:
         """The values of the symbols; those in `passed` came as ints of their own."""
@@ -103,6 +114,26 @@ class Arguments:
             else:
                 found[source.name] = int(cast(int, value))
         return found
+
+
+_KINDS = (Tensor, torch.nn.Parameter)
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """What an argument of known sizes is when nothing is wrong."""
+
+    dtype: torch.dtype
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    is_complex: bool
+
+
+def _plain(argument: Argument) -> _Plain | None:
+    if argument.is_size or not all(isinstance(d, int) for d in (*argument.shape, *argument.strides)):
+        return None
+    dtype = DTYPES[argument.dtype]
+    return _Plain(dtype, argument.shape, argument.strides, dtype.is_complex)
 
 
 def _written(program: Program) -> frozenset[int]:

@@ -188,7 +188,6 @@ class NativeProgram:
         program = self.program
         values = self._takes.checked(arguments, arena)
         sizes = self._takes.sizes(values)
-        self._takes.check_sizes(values, sizes)
         made = self._outputs(sizes)
         temporary = self._temporaries.take(evaluate(program.temporary_bytes, sizes))
         count = program.handles

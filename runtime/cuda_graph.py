@@ -20,7 +20,6 @@ from isthmus.dialects.program import Branch, Loop, Program, flat
 from isthmus.runtime.arena import ArenaPool, Lease
 from isthmus.runtime.convention import Value
 from isthmus.runtime.device_program import DeviceProgram
-from isthmus.runtime.device_steps import Frame
 from isthmus.runtime.torch_private import copy_all, current_stream, device_is_current, is_capturing, storage_uses
 
 _CAPTURES = 6
@@ -45,8 +44,7 @@ class _Recorded:
     """Argument -> where the graph reads it."""
     results: list[Tensor | int] = field(default_factory=list[Tensor | int])
     """Where the graph leaves each result; a number is an argument that is written in place."""
-    frame: Frame | None = None
-    """The call that was captured; its copies of arguments and its results are the graph's memory."""
+    sizes: dict[str, int] = field(default_factory=dict[str, int])
     arena: Tensor | None = None
     lease: weakref.ref[Lease] | None = None
 
@@ -140,7 +138,7 @@ class GraphedProgram:
             return True
         if known.captures >= _CAPTURES // 2:  # nothing but what cannot move is taken to stay
             moved = set(range(len(given)))
-        known.moving |= {k for k in moved if self._may_move(k, len(given) - 1)}
+        known.moving |= {k for k in moved if self._may_move(k, given)}
         if known.captures >= _CAPTURES:
             known.graph = None
             return False
@@ -148,59 +146,59 @@ class GraphedProgram:
         self._capture(known, given)
         return True
 
-    def _may_move(self, k: int, arena: int) -> bool:
+    def _may_move(self, k: int, given: list[Value]) -> bool:
         """Whether an argument may be read from a copy: not if it is written in place, nor the arena as a whole."""
-        return k != arena and self._number(k) not in self.inner.takes.written
+        numbers = self._numbers(given[-1] is not None)
+        return k < len(numbers) and numbers[k] not in self.inner.takes.written
 
-    def _number(self, k: int) -> int:
-        """The number in the program of the k-th argument given: those in the arena are not given."""
-        return self._numbers[k] if k < len(self._numbers) else -1
-
-    @property
-    def _numbers(self) -> list[int]:
-        in_arena = any(a.saved is not None for a in self.program.arguments)
+    def _numbers(self, in_arena: bool) -> list[int]:
+        """The numbers in the program of the arguments that are given: those in the arena are not."""
         return [k for k, a in enumerate(self.program.arguments) if not in_arena or a.saved is None]
 
     def _capture(self, known: _Recorded, given: list[Value]) -> None:
-        inner = self.inner
-        known.graph, known.frame, known.results = None, None, []
-        for k in known.moving:
-            value = given[k]
-            if isinstance(value, Tensor):
-                known.buffers[k] = buffer = torch.empty_strided(
-                    value.shape, value.stride(), dtype=value.dtype, device=value.device
-                )
-                buffer.copy_(value)
-        arguments = [known.buffers.get(k, a) for k, a in enumerate(given[:-1])]
+        inner, arena = self.inner, cast("Tensor | None", given[-1])
+        known.graph, known.results = None, []
         with inner.entered():
-            arena = cast("Tensor | None", given[-1])
-            values, sizes = inner.bind(arguments, arena)
+            values, known.sizes = inner.bind(given[:-1], arena)
+            known.buffers = self._buffers(known, given, values)
             if arena is None and inner.saves:
                 if known.arena is None:
-                    known.arena = torch.empty(inner.saved_bytes(sizes), dtype=torch.uint8, device=inner.device)
+                    known.arena = torch.empty(inner.saved_bytes(known.sizes), dtype=torch.uint8, device=inner.device)
                 arena = known.arena
             inner.make_error_words()
             graph = torch.cuda.CUDAGraph()
             torch.cuda.synchronize(inner.device)
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                frame = inner.prepare(values, sizes, arena)
+                frame = inner.prepare(values, known.sizes, arena)
                 inner.execute(frame)
                 results = [inner.result(b, frame) for b in self.program.results[: self.program.kept]]
-        places = {id(v): k for k, v in enumerate(arguments)}
+        places = {id(v): k for k, v in enumerate(given)}
         known.results = [places.get(id(r), r) for r in results]
-        theirs = {id(a) for a in given}
-        frame.arguments = [None if id(v) in theirs else v for v in values]  # what is the caller's is not kept alive
-        known.frame, known.graph = frame, graph
+        known.graph = graph
         self.captures += 1
+
+    def _buffers(self, known: _Recorded, given: list[Value], values: list[Value]) -> dict[int, Tensor]:
+        """Where the graph reads what is not always at one place, or not laid out as the program takes it."""
+        found: dict[int, Tensor] = {}
+        for k, number in enumerate(self._numbers(given[-1] is not None)):
+            value = values[number]
+            if not isinstance(value, Tensor):
+                continue
+            if value is not given[k]:
+                found[k] = value
+            elif k in known.moving:
+                buffer = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+                found[k] = values[number] = buffer.copy_(value)
+        return found
 
     def _replay(self, known: _Recorded, arguments: list[Value]) -> tuple[list[Tensor], Lease | None]:
         if known.buffers:
             sources = [cast(Tensor, arguments[k]) for k in known.buffers]
             copy_all(list(known.buffers.values()), sources)
-        assert known.graph is not None and known.frame is not None
+        assert known.graph is not None
         known.graph.replay()
         self.replays += 1
-        self.inner.raise_errors(known.frame)
+        self.inner.raise_errors(known.sizes)
         lease = None
         if known.arena is not None:
             lease = Lease(known.arena, self._nowhere)

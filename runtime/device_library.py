@@ -5,9 +5,10 @@ The operators are torch's own, so they run on the current stream and follow torc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -17,17 +18,18 @@ from isthmus.dialects.program import Buffer, LibraryCall, numbers
 from isthmus.runtime.fresh import has_strides
 from isthmus.runtime.interpret_table import DTYPES
 from isthmus.runtime.library import evaluate
+from isthmus.sizes import Dim
 
-Results = Sequence[Tensor | None]
-"""Where results go; None for tensors that the call itself makes."""
+View = Callable[[Buffer], Tensor]
+"""Gives a buffer of the running call as a tensor."""
 
 
-def library_call(call: LibraryCall) -> Callable[[Sequence[Tensor], Results, Mapping[str, int]], list[Tensor]]:
-    """Give what makes a call: `run(operands, results, sizes)` gives all results, those of `results` written."""
+def library_call(call: LibraryCall) -> Callable[[View, Mapping[str, int]], list[Tensor]]:
+    """Give what makes a call: `run(view, sizes)` gives all results, in their places but for those that it makes."""
     if call.symbol == "prim.dot" and _is_plain(call):
-        dot = _Dot.of(call)
-        return lambda operands, results, sizes: [dot.run(operands, cast(Tensor, results[0]))]
-    return lambda operands, results, sizes: _evaluated(call, operands, results, sizes)
+        product = plan_product(call)
+        return lambda view, sizes: [product.run(view)]
+    return lambda view, sizes: _evaluated(call, view, sizes)
 
 
 def _is_plain(call: LibraryCall) -> bool:
@@ -37,55 +39,77 @@ def _is_plain(call: LibraryCall) -> bool:
 
 
 @dataclass(frozen=True)
-class _Dot:
-    """C[batch, free a, free b] = Σ A·B over the contracted dims (+ bias)."""
+class Product:
+    """C = A B (+ bias) on matrices or batches of them.
 
-    batch_a: tuple[int, ...]
-    batch_b: tuple[int, ...]
-    contract_a: tuple[int, ...]
-    contract_b: tuple[int, ...]
+    Each buffer is viewed as such beforehand where its strides allow it; else its dims are put in order and joined at
+    each call, which copies it.
+    """
 
-    @staticmethod
-    def of(call: LibraryCall) -> _Dot:
-        literals = dict(cast("tuple[tuple[str, tuple[int, ...]], ...]", call.arguments))
-        return _Dot(literals["batch_a"], literals["batch_b"], literals["contract_a"], literals["contract_b"])
+    operands: tuple[tuple[Buffer, tuple[tuple[int, ...], ...] | None], ...]
+    """A, B, and the bias if there is one: the buffer, and the groups of dims that are still to be joined."""
+    result: tuple[Buffer, tuple[tuple[int, ...], ...] | None]
 
-    def run(self, operands: Sequence[Tensor], target: Tensor) -> Tensor:
-        """Multiply into `target`."""
-        a, b, *bias = operands
-        batch = len(self.batch_a)
-        free_a = [d for d in range(a.dim()) if d not in (*self.batch_a, *self.contract_a)]
-        free_b = [d for d in range(b.dim()) if d not in (*self.batch_b, *self.contract_b)]
-        groups = (batch, batch + len(free_a))
-        left = _matrix(a, (self.batch_a, free_a, self.contract_a))
-        right = _matrix(b, (self.batch_b, self.contract_b, free_b))
-        order = range(target.dim())
-        parts = (order[: groups[0]], order[groups[0] : groups[1]], order[groups[1] :])
-        out = _matrix(target, parts)
-        added = [_bias(x, target, parts) for x in bias]
-        if not batch:
-            left, right, out = left[0], right[0], out[0]
-            added = [x if x.dim() == 1 else x[0] for x in added]
-        _multiply(left, right, out, added)
-        if out.data_ptr() != target.data_ptr():  # its dims do not group into a matrix
+    def run(self, view: View) -> Tensor:
+        """Multiply into the result's memory; gives that as a matrix."""
+        a, b, *bias = (self._matrix(view(x), groups) for x, groups in self.operands)
+        target = view(self.result[0])
+        out = self._matrix(target, self.result[1])
+        _multiply(a, b, out, bias)
+        if out.data_ptr() != target.data_ptr():  # its dims do not join
             target.copy_(out.reshape(target.shape))
         return target
 
+    def _matrix(self, x: Tensor, groups: tuple[tuple[int, ...], ...] | None) -> Tensor:
+        if groups is None:
+            return x
+        sizes = [math.prod(x.shape[d] for d in dims) for dims in groups]
+        return x.permute([d for dims in groups for d in dims]).reshape(sizes)
 
-def _matrix(x: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
-    """View a tensor as [batch, rows, columns] from groups of its dims; copied where strides do not allow it."""
-    sizes = [1, 1, 1]
-    for k, dims in enumerate(groups):
+
+def plan_product(call: LibraryCall) -> Product:
+    """View the buffers of a `prim.dot` as matrices."""
+    literals = dict(cast("tuple[tuple[str, tuple[int, ...]], ...]", call.arguments))
+    batch_a, batch_b = literals["batch_a"], literals["batch_b"]
+    contract_a, contract_b = literals["contract_a"], literals["contract_b"]
+    a, b, *bias = call.operands
+    (c,) = call.results
+    free_a = tuple(d for d in range(len(a.shape)) if d not in (*batch_a, *contract_a))
+    free_b = tuple(d for d in range(len(b.shape)) if d not in (*batch_b, *contract_b))
+    first, second = len(batch_a), len(batch_a) + len(free_a)
+    order = tuple(range(len(c.shape)))
+    of_c = (order[:first], order[first:second], order[second:])
+    skip = 0 if batch_a else 1
+    views = [_viewed(a, (batch_a, free_a, contract_a)[skip:]), _viewed(b, (batch_b, contract_b, free_b)[skip:])]
+    for x in bias:
+        plain = len(x.shape) == 1 and len(of_c[2]) == 1 and not batch_a
+        views.append((x, None) if plain else _viewed(_broadcast(x, c), of_c[skip:]))
+    return Product(tuple(views), _viewed(c, of_c[skip:]))
+
+
+def _viewed(buffer: Buffer, groups: tuple[tuple[int, ...], ...]) -> tuple[Buffer, tuple[tuple[int, ...], ...] | None]:
+    """Join each group of dims to one by strides alone; where they do not join, leave it for the call."""
+    shape: list[Dim] = []
+    strides: list[Dim] = []
+    for dims in groups:
+        size: Dim = 1
+        stride: Dim = 1
         for d in dims:
-            sizes[k] *= x.shape[d]
-    return x.permute([d for dims in groups for d in dims]).reshape(sizes)
+            if buffer.shape[d] == 1:
+                continue
+            if size != 1 and stride != buffer.shape[d] * buffer.strides[d]:
+                return buffer, groups
+            size, stride = size * buffer.shape[d], buffer.strides[d]
+        shape.append(size)
+        strides.append(stride)
+    return replace(buffer, shape=tuple(shape), strides=tuple(strides)), None
 
 
-def _bias(x: Tensor, target: Tensor, parts: Sequence[Sequence[int]]) -> Tensor:
-    """The bias as the product's result is seen; a vector along the columns stays one."""
-    if x.dim() == 1 and len(parts[2]) == 1 and not parts[0]:
-        return x
-    return _matrix(x.expand(target.shape), parts)
+def _broadcast(x: Buffer, like: Buffer) -> Buffer:
+    """A buffer in the shape of another, broadcast from the right."""
+    missing = len(like.shape) - len(x.shape)
+    strides = [0] * missing + [0 if n == 1 else s for n, s in zip(x.shape, x.strides, strict=True)]
+    return replace(x, shape=like.shape, strides=tuple(strides))
 
 
 def _multiply(a: Tensor, b: Tensor, out: Tensor, bias: Sequence[Tensor]) -> None:
@@ -100,9 +124,9 @@ def _multiply(a: Tensor, b: Tensor, out: Tensor, bias: Sequence[Tensor]) -> None
         torch.bmm(a, b, out=out)
 
 
-def _evaluated(
-    call: LibraryCall, operands: Sequence[Tensor], results: Results, sizes: Mapping[str, int]
-) -> list[Tensor]:
+def _evaluated(call: LibraryCall, view: View, sizes: Mapping[str, int]) -> list[Tensor]:
+    operands = [view(b) for b in call.operands]
+    results = [None if b.place.kind == "handle" else view(b) for b in call.results]
     with torch.device(operands[0].device) if operands else nullcontext():  # of helpers that the reference makes
         made = evaluate(call, operands, sizes)
     taken = {t.untyped_storage().data_ptr() for t in operands}

@@ -42,7 +42,7 @@ class DeviceProgram:
         self._arenas = ArenaPool(keep=0, device=str(device))
         self._words: Tensor | None = None
         self._lock = threading.Lock()
-        self._actions = Actions(program, kernels, device, self.raise_errors)
+        self._actions = Actions(program, kernels, device, lambda frame: self.raise_errors(frame.sizes))
 
     # ---- the protocol of executables
 
@@ -106,7 +106,6 @@ class DeviceProgram:
         """The arguments as the program takes them, and the values of its symbols."""
         values = self.takes.checked(arguments, arena)
         sizes = self.takes.sizes(values)
-        self.takes.check_sizes(values, sizes)
         return values, sizes
 
     @property
@@ -116,7 +115,7 @@ class DeviceProgram:
 
     def saved_bytes(self, sizes: Mapping[str, int]) -> int:
         """The bytes of the arena with what is saved."""
-        return max(1, evaluate(self.program.saved_bytes, sizes))
+        return _whole(evaluate(self.program.saved_bytes, sizes))
 
     def _on_device(self) -> AbstractContextManager[object]:
         if self.device.type != "cuda" or device_is_current(self.device):
@@ -135,7 +134,7 @@ class DeviceProgram:
                 made = torch.empty_strided(shape, strides, dtype=DTYPES[buffer.dtype], device=self.device)
                 frame.outputs[at] = made
         if program.temporary_bytes:
-            needed = max(1, evaluate(program.temporary_bytes, sizes))
+            needed = _whole(evaluate(program.temporary_bytes, sizes))
             frame.temporary = torch.empty(needed, dtype=torch.uint8, device=self.device)
         return frame
 
@@ -151,7 +150,7 @@ class DeviceProgram:
         with self._lock:  # the words are one call's at a time
             frame.error_words = self.make_error_words().data_ptr()
             self._actions.run(frame)
-            self.raise_errors(frame)
+            self.raise_errors(frame.sizes)
 
     def make_error_words(self) -> Tensor:
         """Where launches that can fail say so: a word each, zero but after a failure."""
@@ -159,14 +158,14 @@ class DeviceProgram:
             self._words = torch.zeros(2 * len(self._actions.failing), dtype=torch.int64, device=self.device)
         return self._words
 
-    def raise_errors(self, frame: Frame) -> None:
+    def raise_errors(self, sizes: Mapping[str, int]) -> None:
         """Wait for the launches so far and raise what the first failed one found, as eager does."""
         if self._words is None or not self._actions.failing or is_capturing(self.device):
             return
         for step, word in zip(self._actions.failing, self._words.tolist()[::2], strict=True):
             if word:
                 self._words.zero_()
-                error = kernel_error(step, word, frame.sizes)
+                error = kernel_error(step, word, sizes)
                 if step.location is not None:
                     error.add_note(f"from {step.location}")
                 raise error
@@ -185,3 +184,8 @@ class DeviceProgram:
         for k in self.takes.written:
             if k < len(given) and isinstance(original := given[k], Tensor) and original.device != self.device:
                 original.copy_(cast(Tensor, taken[k]))
+
+
+def _whole(nbytes: int) -> int:
+    """Bytes of an arena: whole elements of every dtype, and never none."""
+    return max(16, (nbytes + 15) // 16 * 16)

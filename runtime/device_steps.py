@@ -63,7 +63,7 @@ class Kernel:
 class Frame:
     """One call while it runs: where everything is."""
 
-    __slots__ = ("arguments", "error_words", "handles", "outputs", "saved", "sizes", "stream", "temporary")
+    __slots__ = ("_whole", "arguments", "error_words", "handles", "outputs", "saved", "sizes", "stream", "temporary")
 
     def __init__(self, arguments: list[Value], sizes: dict[str, int]) -> None:
         self.arguments = arguments
@@ -74,6 +74,7 @@ class Frame:
         self.handles: dict[int, Tensor] = {}
         self.stream = 0
         self.error_words = 0
+        self._whole: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def _base(self, place: Place) -> Tensor:
         at = cast(int, place.at)
@@ -93,16 +94,24 @@ class Frame:
         address = self._base(place).data_ptr()
         if place.kind in ("temporary", "saved"):
             address += place.at if isinstance(place.at, int) else evaluate(place.at, self.sizes)
-        return address if offset == 0 else address + evaluate(offset, self.sizes) * DTYPES[buffer.dtype].itemsize
+        if isinstance(offset, int) and not offset:
+            return address
+        return address + evaluate(offset, self.sizes) * DTYPES[buffer.dtype].itemsize
 
     def tensor(self, buffer: Buffer) -> Tensor:
         """A buffer as a tensor."""
-        shape, strides = numbers(buffer.shape, self.sizes), numbers(buffer.strides, self.sizes)
-        base, dtype = self._base(buffer.place), DTYPES[buffer.dtype]
-        offset = evaluate(buffer.offset, self.sizes)
-        if buffer.place.kind in ("temporary", "saved"):
-            start = evaluate(buffer.place.at, self.sizes)
-            return typed(base, start + offset * dtype.itemsize, dtype, shape, strides)
+        place, sizes = buffer.place, self.sizes
+        shape, strides = numbers(buffer.shape, sizes), numbers(buffer.strides, sizes)
+        base, dtype = self._base(place), DTYPES[buffer.dtype]
+        offset = evaluate(buffer.offset, sizes)
+        if place.kind in ("temporary", "saved"):
+            start = evaluate(place.at, sizes) + offset * dtype.itemsize
+            whole = self._whole.get((place.kind, dtype))
+            if whole is None and base.numel() % dtype.itemsize == 0 and base.storage_offset() == 0:
+                whole = self._whole[place.kind, dtype] = base.view(dtype)
+            if whole is None or start % dtype.itemsize or 0 in shape:
+                return typed(base, start, dtype, shape, strides)
+            return whole.as_strided(shape, strides, start // dtype.itemsize)
         if not offset and base.shape == shape and base.stride() == strides:
             return base
         return base.as_strided(shape, strides, int(base.storage_offset()) + offset)
@@ -237,10 +246,8 @@ def _library(step: LibraryCall) -> Action:
     call = library_call(step)
 
     def run(frame: Frame) -> None:
-        operands = [frame.tensor(b) for b in step.operands]
-        targets = [None if b.place.kind == "handle" else frame.tensor(b) for b in step.results]
         try:
-            made = call(operands, targets, frame.sizes)
+            made = call(frame.tensor, frame.sizes)
         except Exception as error:
             if step.location is not None:
                 error.add_note(f"in '{step.symbol}' from {step.location}")
