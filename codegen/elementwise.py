@@ -314,6 +314,8 @@ def smaller(c: Context, a: Value, b: Value, dtype: str) -> Value:
 
 def _extremum(c: Context, predicate: str, a: Value, b: Value, dtype: str) -> Value:
     f = c.math.f
+    if c.math.has_nan_extrema and a.type.scalar == "float":
+        return f.intrinsic("maximum" if predicate == "gt" else "minimum", a, b)
     # Where b is NaN the comparison fails and b is taken; only a NaN in a must be put back.
     result = f.select(_compare(c, predicate, a, b, dtype), a, b)
     return f.select(c.math.is_nan(a), a, result) if a.type.is_float else result

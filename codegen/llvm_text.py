@@ -283,7 +283,8 @@ class Function:
         self.line("ret void" if result is None else f"ret {result!r}")
         given = zip(self.arguments, self._of_arguments, strict=True)
         arguments = ", ".join(f"{a.type.text} {attributes}{a.name}" for a, attributes in given)
-        body = [f"{self._head}({arguments}) {self._attributes} {{", "entry:", *self._slots, *self._entry, *self._lines, "}"]
+        head = f"{self._head}({arguments}) {self._attributes} {{"
+        body = [head, "entry:", *self._slots, *self._entry, *self._lines, "}"]
         self.module.define("\n".join(body))
 
     # ---- constants

@@ -199,7 +199,7 @@ class Accumulator:
 def make(
     state: State, kind: str, dtype: str, copies: int, lanes: int, of: type[Accumulator] | None = None
 ) -> Accumulator:
-    """Make the accumulator of a reduction of one value, or of (value, position) for argmax; `of` a class of one level."""
+    """Make the accumulator of a reduction of one value, or of (value, position) for argmax; `of`: in one level."""
     made = of or Accumulator
     if kind in ("argmax", "argmin"):
         extremum = kind.removeprefix("arg")

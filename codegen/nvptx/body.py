@@ -25,10 +25,12 @@ from isthmus.codegen.dtypes import (
     to_memory,
 )
 from isthmus.codegen.llvm_text import PTR, Type, Value
+from isthmus.codegen.nvptx.division import divide_alike
 from isthmus.codegen.nvptx.plan import GridPlan
 from isthmus.codegen.nvptx.random import ThreadDraws
 from isthmus.codegen.nvptx.threads import Threads
 from isthmus.dialects import kernel as k
+from isthmus.dialects import prim
 
 DYNAMIC = "shared"
 """The name of the dynamic shared memory of all kernels."""
@@ -86,8 +88,23 @@ class ThreadBody(Body):
             self.store(op)
         elif isinstance(op, k.AccumulateOp):
             self.accumulate(op)
+        elif isinstance(op, prim.DivOp) and self._divides_alike(op):
+            n, d = (self.state.get(v) for v in ir.operands_of(op))
+            quotient = divide_alike(
+                self.math, self.state.splat_value(cast(Value, n)), cast(Value, d), ir.dtype_of(op.y)
+            )
+            self.state.set(op.y, quotient)
         else:
             super().emit(op)
+
+    def _divides_alike(self, op: prim.DivOp) -> bool:
+        """Whether all numbers that a thread divides here have one divisor, in f32."""
+        n, d = ir.operands_of(op)
+        if ir.dtype_of(n) not in ("f32", "bf16", "f16"):
+            return False
+        shared = {self.plan.spread} if self.plan.shares_rows else set(self.plan.kernel.parallel)
+        dims = self.plan.varying
+        return bool(shared & dims[n]) and not shared & dims[d]
 
     # ---- sinks
 

@@ -32,6 +32,8 @@ class Math:
         self.f = function
         self.has_libm = not target.triple.startswith("nvptx")
         self.has_bfloat = target.triple.startswith("nvptx")
+        self.has_exp2 = target.triple.startswith("nvptx")
+        self.has_nan_extrema = target.triple.startswith("nvptx")
         self.has_fma = target.has("fma") or not target.triple.startswith(("x86_64", "i"))
         self.has_scale = target.has("avx512f")
         self.has_half = target.has("f16c") or not target.triple.startswith(("x86_64", "i"))
@@ -75,10 +77,14 @@ class Math:
 
     def at_most(self, x: Value, bound: float) -> Value:
         """Give min(x, bound); NaN stays."""
+        if self.has_nan_extrema and x.type.scalar == "float":
+            return self.f.intrinsic("minimum", x, self.const(bound, x))
         return self.f.select(self.f.compare("ogt", x, bound), bound, x)
 
     def at_least(self, x: Value, bound: float) -> Value:
         """Give max(x, bound); NaN stays."""
+        if self.has_nan_extrema and x.type.scalar == "float":
+            return self.f.intrinsic("maximum", x, self.const(bound, x))
         return self.f.select(self.f.compare("olt", x, bound), bound, x)
 
     def is_nan(self, x: Value) -> Value:

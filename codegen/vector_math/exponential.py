@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from isthmus.codegen.llvm_text import I32, Type, Value
+from isthmus.codegen.vector_math import special_unit
 from isthmus.codegen.vector_math.core import (
     BIAS,
     MANTISSA,
@@ -123,6 +124,8 @@ TINY = {"float": 2.0**-60, "double": 2.0**-500}
 
 def exp(m: Math, x: Value) -> Value:
     """Give eˣ."""
+    if special_unit.has_unit(m, x):
+        return special_unit.exp(m, x)
     return scaled_exp(m, clamped(m, x), 0)
 
 
@@ -209,6 +212,8 @@ def _scalef(m: Math, r: Value, j: Value) -> Value:
 
 def exp2(m: Math, x: Value) -> Value:
     """Give 2ˣ."""
+    if special_unit.has_unit(m, x):
+        return special_unit.exp2(m, x)
     scalar = x.type.scalar
     x = m.at_least(m.at_most(x, HIGHEST2[scalar]), LOWEST2[scalar])
     t = x + ROUNDING[scalar]
@@ -244,6 +249,8 @@ def _parts_of_expm1(m: Math, x: Value) -> tuple[Value, Value, Value]:
 
 def logistic(m: Math, x: Value) -> Value:
     """Give 1/(1 + e⁻ˣ), as e⁻ᵃ/(1 + e⁻ᵃ) with a = |x| for negative x: tiny results survive."""
+    if special_unit.has_unit(m, x):
+        return special_unit.logistic(m, x)
     f, scalar = m.f, x.type.scalar
     t, reduced, g = split_exactly(m, m.at_least(-m.fabs(x), LOWEST[scalar]))
     whole = reduced + g

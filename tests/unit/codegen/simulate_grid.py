@@ -348,6 +348,9 @@ class Grid:
                 raise SimulationError("a barrier that not all threads of a block reach")
             self.memory.barrier(np.unique(self.cta[self.active]))
             return None
+        if name == "ex2.approx.f32":
+            with np.errstate(all="ignore"):
+                return np.exp2(self.value(*arguments[0]).astype(np.float64)).astype(np.float32)
         if name == "mulhi.ull":
             return _high_product(*(self.value(of, v) for of, v in arguments))
         assert name.startswith("shfl.sync.bfly"), name
@@ -478,9 +481,16 @@ _EXACT_FMA = np.frompyfunc(_LIBM.fma, 3, 1)
 
 
 def _fma(a, b, c):
-    if a.dtype == np.float32:  # the product is exact; the sum is rounded twice
-        return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float32)
-    return _EXACT_FMA(a, b, c).astype(np.float64)
+    if a.dtype != np.float32:
+        return _EXACT_FMA(a, b, c).astype(np.float64)
+    # The product is exact. The sum is rounded to odd, so that rounding it again is as rounding once.
+    p, c = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
+    t = p + c
+    other = t - p
+    error = (p - (t - other)) + (c - other)
+    bits = t.view(np.int64)
+    inexact = np.isfinite(t) & (error != 0) & (bits & 1 == 0)
+    return np.where(inexact, bits + np.where((error > 0) == (t > 0), 1, -1), bits).view(np.float64).astype(np.float32)
 
 
 _CALLS = {
@@ -493,6 +503,8 @@ _CALLS = {
     "trunc": np.trunc,
     "rint": np.rint,
     "roundeven": np.rint,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
     "maxnum": np.fmax,
     "minnum": np.fmin,
     "umin": np.minimum,

@@ -7,6 +7,7 @@ import math
 import mpmath
 import pytest
 import torch
+from kernel_text import PARALLEL, function, tensor
 from run_grid import on_grid
 from run_kernel import TORCH
 from test_elementwise import kernel
@@ -55,3 +56,38 @@ def test_remainders_are_exact(dtype):
         wanted = math.nan if invalid else math.fmod(x, y)
         assert result == wanted or (math.isnan(result) and math.isnan(wanted)), (x, y)
         assert math.isnan(result) or math.copysign(1, result) == math.copysign(1, wanted)
+
+
+@pytest.mark.parametrize("name", ["exp", "exp2", "logistic"])
+def test_exponentials_by_the_special_unit(name):
+    torch.manual_seed(0)
+    special = [0.0, -0.0, 1e-40, 1e-8, 88.0, 88.72, 88.7229, 89.0, 1e30, -87.3, -87.4, -103.0, -104.5, -1e30]
+    x = torch.tensor([*special, 128.0, 127.5, -149.0, -151.0, math.inf, -math.inf, math.nan])
+    x = torch.cat([x, torch.randn(1000) * 10, torch.randn(500) * 50])
+    (result,) = (run(f"prim.{name}", "f32", x),)
+    wanted = {"exp": torch.exp, "exp2": torch.exp2, "logistic": torch.sigmoid}[name](x.double())
+    error = (result.double() - wanted).abs()
+    fine = error <= wanted.abs() * 2.0**-22 + 2.0**-149
+    assert (fine | (result.isnan() & wanted.isnan()) | (result.double() == wanted.float().double())).all()
+
+
+@pytest.mark.parametrize("d", [3.0, -7e-3, 1e-40, 3e-39, 3e38, math.inf, 0.0, -0.0, math.nan, 1.9999999])
+def test_division_by_one_number_rounds_correctly(d):
+    torch.manual_seed(0)
+    body = """
+    %n = kernel.load {operand = 0, map = [d0]} : f32
+    %d = kernel.load {operand = 1, map = []} : f32
+    %q = prim.div %n, %d : f32
+    kernel.store %q {result = 0, map = [d0]}"""
+    n = torch.cat([torch.randn(500), torch.randn(100) * 1e-38, torch.randn(100) * 1e38])
+    n[:6] = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45])
+    c = on_grid(function([tensor([len(n)]), tensor([])], [tensor([len(n)])], [len(n)], [PARALLEL], body))
+    schedule(c.kernel)
+    (q,) = c(n, torch.tensor(d))
+    wanted = n / torch.tensor(d)
+    assert torch.equal(q.isnan(), wanted.isnan())
+    unit = (wanted.abs() * 2.0**-23).clamp_min(2.0**-149)
+    tiny = (n.abs() < 2.0**-100) & ((q - wanted).abs() <= unit)
+    tiny |= (wanted.abs() < 2.0**-126) & ((q - wanted).abs() <= 2.0**-149)
+    assert (tiny | q.isnan() | (q == wanted)).all()
+    assert torch.equal(q.signbit()[~q.isnan()], wanted.signbit()[~q.isnan()])

@@ -1,0 +1,42 @@
+"""Exponentials of f32 by the power of two that GPUs have in hardware: 2 units of the last place, a third of the work.
+
+With L = log₂ e in two parts, x·L = hi + lo, where hi is x·L rounded; e^x = 2^hi·2^lo = 2^hi·(1 + lo·ln 2), since
+|lo| < 2^-16.
+"""
+
+from __future__ import annotations
+
+from isthmus.codegen.llvm_text import F32, Value
+from isthmus.codegen.vector_math.core import INFINITY, Math
+
+LOG2_E = 1.4426950216293335
+LOG2_E_LOW = 1.9259629911266175e-08
+LN_2 = 0.6931471805599453
+HIGHEST = 88.72283172607422
+"""e^x is infinite beyond (but for one number of f32, whose e^x is within 2^-23 of what is too large)."""
+LOWEST = -104.0
+
+
+def has_unit(m: Math, x: Value) -> bool:
+    """Whether the target computes 2^x of this type in hardware."""
+    return m.has_exp2 and x.type.scalar == "float"
+
+
+def exp(m: Math, x: Value) -> Value:
+    """Give e^x, denormals included."""
+    bounded = m.at_least(x, LOWEST)
+    high = bounded * LOG2_E
+    low = m.mla(bounded, LOG2_E_LOW, m.mla(bounded, LOG2_E, -high))
+    power = exp2(m, high)
+    return m.f.select(m.f.compare("ogt", x, HIGHEST), INFINITY, m.mla(power, low * LN_2, power))
+
+
+def exp2(m: Math, x: Value) -> Value:
+    """Give 2^x."""
+    return m.each_lane(lambda lane: m.f.call("llvm.nvvm.ex2.approx.f32", F32, lane), x)
+
+
+def logistic(m: Math, x: Value) -> Value:
+    """Give 1/(1 + e^-x), as e^-a/(1 + e^-a) with a = |x| for negative x: tiny results survive."""
+    e = exp(m, -m.fabs(x))
+    return m.f.select(m.f.compare("olt", x, 0.0), e, 1.0) / (e + 1.0)
