@@ -32,6 +32,13 @@ def typed(arena: Tensor, start: int, dtype: torch.dtype, shape: Sequence[int], s
     return memory.as_strided(tuple(shape), tuple(strides), memory.storage_offset())
 
 
+def saved_view(argument: Argument, arena: Tensor, sizes: Mapping[str, int]) -> Tensor:
+    """A saved argument as a view of the arena that the forward left."""
+    assert argument.saved is not None
+    shape, strides = numbers(argument.shape, sizes), numbers(argument.strides, sizes)
+    return typed(arena, evaluate(argument.saved, sizes), DTYPES[argument.dtype], shape, strides)
+
+
 class Arguments:
     """The arguments of one program on one device."""
 
@@ -41,13 +48,22 @@ class Arguments:
         self.written = _written(program)
         """Numbers of the arguments that are written in place."""
         self._plain = [_plain(a) for a in program.arguments]
+        self._saved = frozenset(k for k, a in enumerate(program.arguments) if a.saved is not None)
 
     def checked(self, given: Sequence[Value], arena: Tensor | None) -> list[Value]:
         """The arguments in the order of the program; saved ones that are in the arena as its views."""
+        found, sizes = self.bound(given, in_arena=arena is not None)
+        for k, (argument, value) in enumerate(zip(self.program.arguments, found, strict=True)):
+            if value is None and argument.saved is not None:
+                assert arena is not None
+                found[k] = saved_view(argument, arena, sizes)
+        return found
+
+    def bound(self, given: Sequence[Value], *, in_arena: bool) -> tuple[list[Value], dict[str, int]]:
+        """The arguments in the order of the program, None for saved ones that are in the arena; the symbols' values."""
         program = self.program
-        in_arena = arena is not None and any(a.saved is not None for a in program.arguments)
-        extra = len(program.extra_sizes) if in_arena else 0
-        missing = {k for k, a in enumerate(program.arguments) if in_arena and a.saved is not None}
+        missing = self._saved if in_arena else frozenset[int]()
+        extra = len(program.extra_sizes) if missing else 0
         wanted = len(program.arguments) - len(missing) + extra
         if len(given) != wanted:
             raise IRError(f"@{program.name} takes {wanted} arguments, not {len(given)}")
@@ -55,13 +71,9 @@ class Arguments:
         found: list[Value] = [None if k in missing else next(passed) for k in range(len(program.arguments))]
         sizes = self.sizes(found, dict(zip([s.name for s in program.extra_sizes], passed, strict=False)))
         for k, (argument, value) in enumerate(zip(program.arguments, found, strict=True)):
-            if value is None and argument.saved is not None:
-                assert arena is not None
-                shape, strides = numbers(argument.shape, sizes), numbers(argument.strides, sizes)
-                found[k] = typed(arena, evaluate(argument.saved, sizes), DTYPES[argument.dtype], shape, strides)
-            elif not argument.is_size:
+            if k not in missing and not argument.is_size:
                 found[k] = self._tensor(k, argument, value, sizes)
-        return found
+        return found, sizes
 
     def _tensor(self, number: int, argument: Argument, value: Value, sizes: Mapping[str, int]) -> Tensor:
         plain = self._plain[number]

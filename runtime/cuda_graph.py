@@ -2,7 +2,9 @@
 
 What an argument's memory is decides how the graph reads it: at the place where it was in both calls (parameters, what a
 forward left for its backward), or from a buffer of the graph that each call copies into. A place that changes later is
-found out, and the graph is captured again. Results are copied out of the graph's memory: they are the caller's.
+found out, and the graph is captured again. Small results are copied out of the graph's memory. Large ones are handed
+out as they are: a result that is still held at the next call keeps its memory (that call runs without a graph), and is
+copied from then on.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ from isthmus.dialects.program import Branch, Loop, Program, flat
 from isthmus.runtime.arena import ArenaPool, Lease
 from isthmus.runtime.convention import Value
 from isthmus.runtime.device_program import DeviceProgram
+from isthmus.runtime.fresh import on_its_own
 from isthmus.runtime.torch_private import copy_all, current_stream, device_is_current, is_capturing, storage_uses
 
 _CAPTURES = 6
 """Captures for one set of shapes, before the program runs without a graph."""
+_LARGE = 1 << 20
+"""Bytes of a result whose copy would cost more than a look at who holds it."""
 _SHAPES = 16
 """Sets of shapes that have a graph at the same time."""
 
@@ -44,12 +49,20 @@ class _Recorded:
     """Argument -> where the graph reads it."""
     results: list[Tensor | int] = field(default_factory=list[Tensor | int])
     """Where the graph leaves each result; a number is an argument that is written in place."""
+    holders: dict[int, int] = field(default_factory=dict[int, int])
+    """Results that are handed out as they are -> how many tensors hold their memory when nobody else does."""
+    copied: set[int] = field(default_factory=set[int])
+    """Results that somebody held on to until the next call: they are copied from then on."""
     sizes: dict[str, int] = field(default_factory=dict[str, int])
     arena: Tensor | None = None
     lease: weakref.ref[Lease] | None = None
 
     def is_free(self) -> bool:
-        """Whether nobody looks at what the last call saved."""
+        """Whether nobody looks at what the last call left."""
+        if held := [k for k, n in self.holders.items() if storage_uses(cast(Tensor, self.results[k])) > n]:
+            self.copied.update(held)  # the graph's memory stays with whoever holds it
+            self.graph, self.results, self.holders = None, [], {}
+            return False
         if self.arena is None:
             return True
         lease = self.lease() if self.lease is not None else None
@@ -159,11 +172,11 @@ class GraphedProgram:
         inner, arena = self.inner, cast("Tensor | None", given[-1])
         known.graph, known.results = None, []
         with inner.entered():
-            values, known.sizes = inner.bind(given[:-1], arena)
+            values, known.sizes = inner.takes.bound(given[:-1], in_arena=arena is not None)
             known.buffers = self._buffers(known, given, values)
             if arena is None and inner.saves:
                 if known.arena is None:
-                    known.arena = torch.empty(inner.saved_bytes(known.sizes), dtype=torch.uint8, device=inner.device)
+                    known.arena = inner.new_arena(known.sizes)
                 arena = known.arena
             inner.make_error_words()
             graph = torch.cuda.CUDAGraph()
@@ -174,6 +187,12 @@ class GraphedProgram:
                 results = [inner.result(b, frame) for b in self.program.results[: self.program.kept]]
         places = {id(v): k for k, v in enumerate(given)}
         known.results = [places.get(id(r), r) for r in results]
+        del frame, results, values
+        known.holders = {
+            k: storage_uses(r)
+            for k, r in enumerate(known.results)
+            if isinstance(r, Tensor) and r.nbytes >= _LARGE and k not in known.copied
+        }
         known.graph = graph
         self.captures += 1
 
@@ -203,16 +222,19 @@ class GraphedProgram:
         if known.arena is not None:
             lease = Lease(known.arena, self._nowhere)
             known.lease = weakref.ref(lease)
-        return self._copied(known, arguments), lease
+        return self._given(known, arguments), lease
 
-    def _copied(self, known: _Recorded, arguments: Sequence[Value]) -> list[Tensor]:
-        """The results as tensors of the caller's."""
+    def _given(self, known: _Recorded, arguments: Sequence[Value]) -> list[Tensor]:
+        """The results: small ones are copied, large ones handed out until the next call finds that they are held."""
         found: list[Tensor] = []
         sources: list[Tensor] = []
         targets: list[Tensor] = []
-        for result in known.results:
+        for k, result in enumerate(known.results):
             if isinstance(result, int):
                 found.append(cast(Tensor, arguments[result]))
+                continue
+            if k in known.holders:
+                found.append(on_its_own(result))
                 continue
             fresh = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype, device=result.device)
             found.append(fresh)

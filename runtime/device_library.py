@@ -102,6 +102,9 @@ def _viewed(buffer: Buffer, groups: tuple[tuple[int, ...], ...]) -> tuple[Buffer
             size, stride = size * buffer.shape[d], buffer.strides[d]
         shape.append(size)
         strides.append(stride)
+    for k in reversed(range(len(shape))):  # what has one element is stepped over as in a row-major matrix
+        if shape[k] == 1:
+            strides[k] = shape[k + 1] * strides[k + 1] if k + 1 < len(shape) else 1
     return replace(buffer, shape=tuple(shape), strides=tuple(strides)), None
 
 

@@ -41,6 +41,11 @@ class DeviceProgram:
         self.takes = Arguments(program, device)
         self._arenas = ArenaPool(keep=0, device=str(device))
         self._words: Tensor | None = None
+        self._only_launches = not program.library_calls and not self._by_torch
+        self._outputs: dict[int, Buffer] = {}
+        for buffer in program.results:
+            if buffer.place.kind == "output" and isinstance(buffer.place.at, int):
+                self._outputs.setdefault(buffer.place.at, buffer)
         self._lock = threading.Lock()
         self._actions = Actions(program, kernels, device, lambda frame: self.raise_errors(frame.sizes))
 
@@ -84,10 +89,10 @@ class DeviceProgram:
         self, arguments: list[Value], arena: Tensor | None, *, everything: bool = False
     ) -> tuple[list[Tensor], Lease | None]:
         with self.entered():
-            values, sizes = self.bind(arguments, arena)
+            values, sizes = self.takes.bound(arguments, in_arena=arena is not None)
             lease = None
             if arena is None and self.saves:
-                lease = self._arenas.lend(self.saved_bytes(sizes))
+                lease = Lease(self.new_arena(sizes), self._arenas)
                 arena = lease.tensor
             frame = self.prepare(values, sizes, arena)
             self.execute(frame)
@@ -95,47 +100,42 @@ class DeviceProgram:
             wanted = self.program.results if everything else self.program.results[: self.program.kept]
             return [self.result(b, frame) for b in wanted], lease
 
-    @contextmanager
-    def entered(self) -> Generator[None]:
+    def entered(self) -> AbstractContextManager[object]:
         """Off the tape and out of autocast, with the device current; Python's dispatch modes see nothing of it."""
-        autocast = torch.autocast(self.device.type, enabled=False) if self.program.library_calls else nullcontext()
-        with no_dispatch_modes(), torch.no_grad(), autocast, self._on_device():
-            yield
+        if self._only_launches and self._is_current():
+            return no_dispatch_modes()
+        return self._entered()
 
-    def bind(self, arguments: list[Value], arena: Tensor | None) -> tuple[list[Value], dict[str, int]]:
-        """The arguments as the program takes them, and the values of its symbols."""
-        values = self.takes.checked(arguments, arena)
-        sizes = self.takes.sizes(values)
-        return values, sizes
+    @contextmanager
+    def _entered(self) -> Generator[None]:
+        device = nullcontext() if self._is_current() else torch.cuda.device(self.device)
+        with no_dispatch_modes(), torch.no_grad(), torch.autocast(self.device.type, enabled=False), device:
+            yield
 
     @property
     def saves(self) -> bool:
         """Whether anything is left in an arena for a backward."""
         return bool(self.program.saved_at) or self.program.saved_bytes != 0
 
-    def saved_bytes(self, sizes: Mapping[str, int]) -> int:
-        """The bytes of the arena with what is saved."""
-        return _whole(evaluate(self.program.saved_bytes, sizes))
+    def new_arena(self, sizes: Mapping[str, int]) -> Tensor:
+        """Memory for what is saved."""
+        nbytes = _whole(evaluate(self.program.saved_bytes, sizes))
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 
-    def _on_device(self) -> AbstractContextManager[object]:
-        if self.device.type != "cuda" or device_is_current(self.device):
-            return nullcontext()
-        return torch.cuda.device(self.device)
+    def _is_current(self) -> bool:
+        return self.device.type != "cuda" or device_is_current(self.device)
 
     def prepare(self, values: list[Value], sizes: dict[str, int], arena: Tensor | None) -> Frame:
         """Give a call its memory."""
-        program = self.program
-        frame = Frame(values, sizes)
+        frame = Frame(self.program, values, sizes)
         frame.saved = arena
-        for buffer in program.results:
-            at = buffer.place.at
-            if buffer.place.kind == "output" and isinstance(at, int) and at not in frame.outputs:
-                shape, strides = numbers(buffer.shape, sizes), numbers(buffer.strides, sizes)
-                made = torch.empty_strided(shape, strides, dtype=DTYPES[buffer.dtype], device=self.device)
-                frame.outputs[at] = made
-        if program.temporary_bytes:
-            needed = _whole(evaluate(program.temporary_bytes, sizes))
+        for at, buffer in self._outputs.items():
+            shape, strides = numbers(buffer.shape, sizes), numbers(buffer.strides, sizes)
+            frame.outputs[at] = torch.empty_strided(shape, strides, dtype=DTYPES[buffer.dtype], device=self.device)
+        if self.program.temporary_bytes:
+            needed = _whole(evaluate(self.program.temporary_bytes, sizes))
             frame.temporary = torch.empty(needed, dtype=torch.uint8, device=self.device)
+        frame.settle()
         return frame
 
     def execute(self, frame: Frame) -> None:
@@ -176,7 +176,7 @@ class DeviceProgram:
         if kind == "output":
             return frame.outputs[cast(int, at)]
         if kind == "argument":
-            return cast(Tensor, frame.arguments[cast(int, at)])
+            return frame.argument(cast(int, at))
         return frame.handles[cast(int, at)] if kind == "handle" else frame.tensor(buffer)
 
     def _return_moved(self, given: list[Value], taken: list[Value]) -> None:

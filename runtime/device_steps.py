@@ -24,7 +24,7 @@ from isthmus.dialects.program import (
     numbers,
     touched,
 )
-from isthmus.runtime.arguments import typed
+from isthmus.runtime.arguments import saved_view, typed
 from isthmus.runtime.convention import Value
 from isthmus.runtime.device_library import library_call
 from isthmus.runtime.interpret_table import DTYPES
@@ -61,11 +61,15 @@ class Kernel:
 
 
 class Frame:
-    """One call while it runs: where everything is."""
+    """One call while it runs: where everything is. `arguments` are None where the value is in the saved arena."""
 
-    __slots__ = ("_whole", "arguments", "error_words", "handles", "outputs", "saved", "sizes", "stream", "temporary")
+    __slots__ = (
+        *("_whole", "arguments", "bases", "error_words", "handles", "outputs", "program", "saved", "sizes", "stream"),
+        "temporary",
+    )
 
-    def __init__(self, arguments: list[Value], sizes: dict[str, int]) -> None:
+    def __init__(self, program: Program, arguments: list[Value], sizes: dict[str, int]) -> None:
+        self.program = program
         self.arguments = arguments
         self.sizes = sizes
         self.outputs: dict[int, Tensor] = {}
@@ -74,12 +78,37 @@ class Frame:
         self.handles: dict[int, Tensor] = {}
         self.stream = 0
         self.error_words = 0
+        self.bases: list[int] = []
+        """Addresses by slot (`slot_of`), once everything has its memory."""
         self._whole: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def settle(self) -> None:
+        """Note the addresses of everything that has its memory now."""
+        saved = 0 if self.saved is None else self.saved.data_ptr()
+        bases = [v.data_ptr() if isinstance(v, Tensor) else 0 for v in self.arguments]
+        if self.saved is not None:
+            for k, argument in enumerate(self.program.arguments):
+                if argument.saved is not None and self.arguments[k] is None:
+                    bases[k] = saved + evaluate(argument.saved, self.sizes)
+        for k in range(len(self.program.results)):
+            made = self.outputs.get(k)
+            bases.append(0 if made is None else made.data_ptr())
+        bases.append(0 if self.temporary is None else self.temporary.data_ptr())
+        bases.append(saved)
+        self.bases = bases
+
+    def argument(self, k: int) -> Tensor:
+        """An argument as a tensor."""
+        value = self.arguments[k]
+        if value is None:
+            assert self.saved is not None
+            value = self.arguments[k] = saved_view(self.program.arguments[k], self.saved, self.sizes)
+        return cast(Tensor, value)
 
     def _base(self, place: Place) -> Tensor:
         at = cast(int, place.at)
         if place.kind == "argument":
-            return cast(Tensor, self.arguments[at])
+            return self.argument(at)
         if place.kind == "output":
             return self.outputs[at]
         if place.kind == "handle":
@@ -90,13 +119,13 @@ class Frame:
 
     def pointer(self, buffer: Buffer) -> int:
         """The address of a buffer's first element."""
-        place, offset = buffer.place, buffer.offset
-        address = self._base(place).data_ptr()
+        place = buffer.place
+        offset = evaluate(buffer.offset, self.sizes) * DTYPES[buffer.dtype].itemsize
+        if place.kind == "handle":
+            return self.handles[cast(int, place.at)].data_ptr() + offset
         if place.kind in ("temporary", "saved"):
-            address += place.at if isinstance(place.at, int) else evaluate(place.at, self.sizes)
-        if isinstance(offset, int) and not offset:
-            return address
-        return address + evaluate(offset, self.sizes) * DTYPES[buffer.dtype].itemsize
+            offset += evaluate(place.at, self.sizes)
+        return self.bases[slot_of(place, self.program)] + offset
 
     def tensor(self, buffer: Buffer) -> Tensor:
         """A buffer as a tensor."""
@@ -117,6 +146,16 @@ class Frame:
         return base.as_strided(shape, strides, int(base.storage_offset()) + offset)
 
 
+def slot_of(place: Place, program: Program) -> int:
+    """Where the address of a place's memory is noted: arguments, then results, then the two arenas."""
+    if place.kind == "argument":
+        return cast(int, place.at)
+    arguments, results = len(program.arguments), len(program.results)
+    if place.kind == "output":
+        return arguments + cast(int, place.at)
+    return arguments + results + (0 if place.kind == "temporary" else 1)
+
+
 Action: TypeAlias = Callable[[Frame], None]
 
 
@@ -133,7 +172,7 @@ class Actions:
         self._given = {r.place.at for r in program.results if r.place.kind == "handle"}
         launches = zip(program.kernel_calls, kernels, strict=True)
         self._kernels = {id(step): kernel for step, kernel in launches}
-        self._device, self._check = device, check
+        self._program, self._device, self._check = program, device, check
         self._unsure = False
         self.run = self._sequence(program.steps, top=True)
 
@@ -185,18 +224,34 @@ class Actions:
         buffers, symbols = step.buffers, step.symbols
         word = self._word.get(id(step))
 
+        known = self._known(buffers)
         results = step.buffers[step.reads :]
         can_be_empty = all(any(d == 0 or not isinstance(d, int) for d in b.shape) for b in results)
 
         def run(frame: Frame) -> None:
             if can_be_empty and all(0 in numbers(b.shape, frame.sizes) for b in results):
                 return
-            pointers = [frame.pointer(b) for b in buffers]
+            if known is not None:
+                bases = frame.bases
+                pointers = [bases[slot] + offset for slot, offset in known]
+            else:
+                pointers = [frame.pointer(b) for b in buffers]
             if word is not None:
                 pointers.append(frame.error_words + word)
             launch(pointers, frame.sizes, symbols, frame.stream)
 
         return run
+
+    def _known(self, buffers: Sequence[Buffer]) -> list[tuple[int, int]] | None:
+        """Slot and byte of each buffer, where no size and no library call decides about them."""
+        found: list[tuple[int, int]] = []
+        for buffer in buffers:
+            place, offset = buffer.place, buffer.offset
+            start = place.at if place.kind in ("temporary", "saved") else 0
+            if place.kind == "handle" or not isinstance(offset, int) or not isinstance(start, int):
+                return None
+            found.append((slot_of(place, self._program), start + offset * DTYPES[buffer.dtype].itemsize))
+        return found
 
     # ---- control flow
 

@@ -29,16 +29,16 @@ def made_fresh(
             result = result.detach().clone()
             place = _storage(result)
         elif result._is_view():  # of something that nobody else sees
-            result = _on_its_own(result)
+            result = on_its_own(result)
         if place:
             taken.add(place)
         fresh.append(result)
     return fresh
 
 
-def _on_its_own(view: Tensor) -> Tensor:
+def on_its_own(view: Tensor) -> Tensor:
     """The same memory as a tensor that is no view."""
-    made = torch.empty((), dtype=view.dtype, device=view.device)
+    made = torch.empty(0, dtype=view.dtype, device=view.device)
     return made.set_(view.untyped_storage(), view.storage_offset(), view.shape, view.stride())
 
 
