@@ -180,6 +180,13 @@ def atan2(e: Emitter, op: prim.Atan2Op, cts: Cotangents, needs: Needs) -> Cotang
 
 @pullback(prim.ConvertOp)
 def convert(e: Emitter, op: prim.ConvertOp, cts: Cotangents, needs: Needs) -> Cotangents:
-    """y = x in another dtype: x̄ = ȳ in x's dtype, its real part where x is real."""
+    """y = x in another dtype: x̄ = ȳ in x's dtype, its real part where x is real.
+
+    Where ȳ itself was narrowed from that dtype, x̄ is what it was before: steps in float32 on narrower values have
+    cotangents in float32, which cancel as in exact arithmetic.
+    """
     g, dtype = one(cts), ir.dtype_of(op.x)
+    narrowed = g.owner
+    if isinstance(narrowed, prim.ConvertOp) and ir.dtype_of(narrowed.x) == dtype and not ir.is_complex(dtype):
+        return (narrowed.x,)
     return (e.convert(g if ir.is_complex(dtype) else e.real(g), dtype),)

@@ -33,7 +33,7 @@ def scatter(e: Emitter, op: prim.ScatterOp, cts: Cotangents, needs: Needs) -> Co
         x_bar, updates_bar = g, at.read(g) if needs[1] else None
     elif kind == "mul":
         x_bar = e.mul(g, e.conj(at.write(e.const_like(1, x), updates, "mul"))) if needs[0] else None
-        updates_bar = _factor(e, at, x, updates, g) if needs[1] else None
+        updates_bar = _factor(e, at, x, updates, op.y, g) if needs[1] else None
     else:
         x_bar, updates_bar = _extremum(e, at, x, updates, op.y, g)
     return (x_bar, updates_bar, *(None for _ in indices))
@@ -52,18 +52,18 @@ class _Places:
         return self._e.scatter(x, updates, self._indices, self._dims, kind)
 
 
-def _factor(e: Emitter, at: _Places, x: SSAValue, updates: SSAValue, g: SSAValue) -> SSAValue:
-    """ū = ȳ·(the product of the other factors)*, which is p/u with no zero, p for the only zero, 0 with more of them.
+def _factor(e: Emitter, at: _Places, x: SSAValue, updates: SSAValue, y: SSAValue, g: SSAValue) -> SSAValue:
+    """ū = ȳ·(the product of the other factors)*, which is y/u for u ≠ 0, p for the only zero, 0 with more of them.
 
-    p is the product with the zeros left out. Right once where there are zeros (torch refuses twice there).
+    p is the product with the zeros left out. Right once where there are more zeros (torch refuses twice there).
     """
     zero, one_ = e.zeros_like(updates), e.const_like(1, updates)
     vanishes = e.cmp("eq", updates, zero)
     p = at.write(x, e.select(vanishes, one_, updates), "mul")
     zeros = at.read(at.write(e.zeros_like(x), e.select(vanishes, one_, zero), "add"))
-    others = e.div(at.read(p), e.select(vanishes, one_, updates))
-    only = e.select(vanishes, e.cmp("eq", zeros, one_), e.cmp("eq", zeros, zero))
-    return e.mul(at.read(g), e.conj(e.select(only, others, zero)))
+    for_zero = e.select(e.cmp("eq", zeros, one_), at.read(p), zero)
+    others = e.select(vanishes, for_zero, e.div(at.read(y), e.select(vanishes, one_, updates)))
+    return e.mul(at.read(g), e.conj(others))
 
 
 def _extremum(
