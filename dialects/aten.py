@@ -430,6 +430,10 @@ REBOUND = "isthmus.rebound"
 """Result attribute of a captured function: this reference is what argument i is after the call (x.t_())."""
 
 
+TORCHS_NOISE = "aten.torchs_noise"
+"""Attribute of a call: what it draws comes from torch's generator, whatever other calls do."""
+
+
 SCHEMAS = "aten.schemas"
 """Module attribute: the schema strings in use, as torch prints them without `aten::`."""
 

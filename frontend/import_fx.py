@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, fx
@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from isthmus.diagnostics import UnsupportedError
-from isthmus.frontend import structured
+from isthmus.frontend import noise, structured
 from isthmus.frontend.captured import Captured, Input
 from isthmus.frontend.finish import finish
 from isthmus.frontend.locations import from_stack_trace
@@ -64,7 +64,8 @@ class GraphImporter(fx.Interpreter):
     def call_function(self, target: object, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         handler = structured.handler_of(target)
         if handler is None:
-            return super().call_function(target, args, kwargs)  # pyright: ignore[reportArgumentType]
+            with noise.torchs_own(self.recorder) if target in noise.FUNCTIONS else nullcontext():
+                return super().call_function(target, args, kwargs)  # pyright: ignore[reportArgumentType]
         assert self.node is not None
         with self.recorder.errors_at(structured.name_of(target)):
             return handler(Call(self.recorder, _run_body, args, kwargs, self.node.meta.get("example_value")))

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from isthmus.diagnostics import UnsupportedError
-from isthmus.frontend import checkpoint, functorch_calls, structured
+from isthmus.frontend import checkpoint, functorch_calls, noise, structured
 from isthmus.frontend.active import active_recorder, tracing_into
 from isthmus.frontend.backward import Backward
 from isthmus.frontend.custom_gradient import emit_custom, without_grad_marks
@@ -56,6 +56,9 @@ class PythonCalls(TorchFunctionMode):
             self.recorder.locate()
             with self, self.recorder.errors_at("backward"):
                 return self.backward.run(torch.autograd.grad, args, kwargs)
+        if func in noise.FUNCTIONS:
+            with noise.torchs_own(self.recorder):
+                return func(*args, **kwargs)
         handler = structured.handler_of(func) if func in _STRUCTURED or isinstance(func, HigherOrderOperator) else None
         if handler is None:
             return func(*args, **kwargs)

@@ -18,6 +18,8 @@ from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from xdsl.dialects.builtin import UnitAttr
+
 from isthmus import ir
 from isthmus.diagnostics import UnsupportedError
 from isthmus.dialects import aten
@@ -54,6 +56,8 @@ class Recorder(Program, ProxyTorchDispatchMode):
         """For each level of forward mode that is open: its variables, each with the direction in which it moves."""
         self.policy: checkpoint.Policy | None = None
         """Of the checkpoint region that is being recorded."""
+        self.torchs_noise = False
+        """Whether what is drawn now comes from torch's generator, see `noise.py`."""
         self.tag: str | None = None
         """What calls are tagged with where no policy is asked."""
 
@@ -85,19 +89,28 @@ class Recorder(Program, ProxyTorchDispatchMode):
             with BelowAutograd(self):  # torch's batching rules run, what they call is recorded
                 return func(*args, **kwargs)
         if not autocast.is_active(tensors):
-            return self.record(func, facts, args, kwargs)
+            return self.record(func, facts, args, kwargs, on_tape=torch.is_grad_enabled())
         plan = autocast.plan_of(func, args, kwargs)
         if plan.inside:
             with self:
                 return decompose(func, args, kwargs)
         args, kwargs = plan.apply(self, args, kwargs)
         with autocast.disabled():
-            return self.record(func, facts, args, kwargs)
+            return self.record(func, facts, args, kwargs, on_tape=torch.is_grad_enabled())
 
     def record(
-        self, func: OpOverload, facts: OperatorFacts, args: Sequence[object], kwargs: Mapping[str, object]
+        self,
+        func: OpOverload,
+        facts: OperatorFacts,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        *,
+        on_tape: bool = False,
     ) -> object:
-        """Run one call on fake tensors and write it down; gives what torch gives."""
+        """Run one call on fake tensors and write it down; gives what torch gives.
+
+        `on_tape`: autograd runs too, so that the results tell what has a history.
+        """
         if facts.refusal is not None:
             what, cure = facts.refusal
             raise UnsupportedError(what, op=facts.name, cure=cure)
@@ -128,11 +141,13 @@ class Recorder(Program, ProxyTorchDispatchMode):
             aliases=[call.sharing(t) for t in tensors],
             grad=self.grad_mode(),
             present=[i for i, r in enumerate(flat) if isinstance(r, Tensor)],
-            non_differentiable=_without_history(call.tensors, tensors) if self.grad_mode() else (),
+            non_differentiable=_without_history(call.tensors, tensors) if on_tape else (),
             location=ir.location_attr(self.location),
         )
         if (tag := self.tag if watch is None else watch.tag) is not None:
             op.attributes[RECOMPUTE] = Literal.of(tag)
+        if self.torchs_noise and torch.Tag.nondeterministic_seeded in func.tags:
+            op.attributes[aten.TORCHS_NOISE] = UnitAttr()
         self.schemas.add(facts.schema)
         self.emit(op)
         for tensor, value in zip(tensors, op.results, strict=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -31,6 +32,7 @@ from isthmus.runtime.convention import (
     Value,
 )
 from isthmus.runtime.fresh import coerce, made_fresh
+from isthmus.runtime.generators import Generators
 from isthmus.runtime.primals import PrimalKeeper, Primals
 from isthmus.runtime.torch_private import (
     backward_keeps_graph,
@@ -60,10 +62,11 @@ class Counters:
 class _Run:
     """What one forward call leaves for its backward, beside the tensors that torch saves."""
 
-    __slots__ = ("clones", "lease", "primals", "saves", "shapes", "sizes")
+    __slots__ = ("clones", "generators", "lease", "primals", "saves", "shapes", "sizes")
 
     def __init__(self) -> None:
         self.clones: dict[int, Tensor] | None = None
+        self.generators: Generators | None = None
         self.lease: Lease | None = None
         self.primals: Primals | None = None
         self.saves = False
@@ -96,7 +99,8 @@ class TapeNode:
     results in their order; its results are the gradients in the order of `convention.gradients`.
     None where nobody can derive it. `inference` runs without saving anything; without it,
     the forward runs and what it saves is dropped. With `higher_order`, arguments that the
-    program overwrites are copied first, so that the first `create_graph` call can use them.
+    program overwrites are copied first, so that the first `create_graph` call can use them. `draws`: the forward
+    draws from torch's generators, and the derivative draws the same again.
     """
 
     def __init__(
@@ -108,11 +112,13 @@ class TapeNode:
         make_derivative: Callable[[], TapeNode] | None = None,
         inference: Executable | None = None,
         higher_order: bool = False,
+        draws: bool = False,
         name: str = "Compiled",
     ) -> None:
         self.convention = convention
         self.counters = Counters()
         self.expects_higher_order = higher_order
+        self._draws = draws
         self._forward = forward
         in_arena = isinstance(forward, SavingExecutable) and forward.saves_in_arena
         self._arena_forward = cast(SavingExecutable, forward) if in_arena else None
@@ -177,6 +183,8 @@ class TapeNode:
     def record(self, ctx: FunctionCtx, run: _Run, arguments: list[Value]) -> tuple[Tensor, ...]:
         """Run the forward and leave on `ctx` what the backward needs (called by torch)."""
         ctx.set_materialize_grads(False)
+        if self._draws:
+            run.generators = Generators(arguments)
         self.counters.forward_calls += 1
         hooked = saved_tensors_are_hooked()
         intermediates: list[Tensor] = []
@@ -284,7 +292,8 @@ class TapeNode:
         seeds: list[Value] = [
             self._tangent(run, tangents, Source("tangent", k)) for k in self.convention.differentiable
         ]
-        return derivative([*primals, *seeds])
+        with nullcontext() if run.generators is None else run.generators.replayed():
+            return derivative([*primals, *seeds])
 
     def _tangent(self, run: _Run, tangents: tuple[Tensor | None, ...], source: Source) -> Tensor:
         tangent = tangents[source.index]

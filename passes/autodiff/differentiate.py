@@ -115,7 +115,7 @@ def differentiate(
         if gradient is None:
             reached = reaching(ops, active, seeds) if reached is None else reached
             gradient = body.emitter.zeros_like(argument) if argument in reached else None
-            if not any(ir.numel(v) == 0 for v in (argument, *seeds)):  # else torch's formulas run, on no elements
+            if not any(ir.numel(v) == 0 for v in active):  # else torch's formulas run, on no elements
                 zero.add(i)
         if gradient is not None:
             gradients[i] = gradient

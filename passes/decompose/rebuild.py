@@ -186,7 +186,8 @@ class Rebuild:
         rule = self.table.find(op.overload)
         if rule is None:
             return None, "has no decomposition"
-        call = Call(scope.e, op.overload, types, scope.random)
+        random = None if aten.TORCHS_NOISE in op.attributes else scope.random
+        call = Call(scope.e, op.overload, types, random)
         try:
             values = rule(scope.e, call, *(_argument(a, operands) for a in op.args))
         except Refusal as refusal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.builtin import LocationAttr
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
@@ -48,8 +48,8 @@ class Emission:
     def __init__(self, block: Block) -> None:
         self.block = block
         self.location: LocationAttr = ir.UNKNOWN
-        self.recompute: Attribute | None = None
-        """What a checkpoint policy says about the op that is emitted now."""
+        self.carried: Mapping[str, Attribute] = {}
+        """What is said of the op that is emitted now: by a checkpoint policy, for instance."""
         self.active: set[SSAValue] = set()
         self._own: set[Operation] = set()
         self._data: dict[SSAValue, SSAValue] = {}
@@ -100,8 +100,8 @@ class Emission:
     def add(self, op: Operation, *, own: bool = False) -> Sequence[SSAValue]:
         """Append an op; its results are active where an operand is."""
         self.block.add_op(op)
-        if self.recompute is not None:
-            op.attributes.setdefault(autodiff.RECOMPUTE, self.recompute)
+        for key, attribute in self.carried.items():
+            op.attributes.setdefault(key, attribute)
         if own:
             self._own.add(op)
         if any(v in self.active for v in ir.operands_of(op)):

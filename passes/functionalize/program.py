@@ -19,6 +19,10 @@ from isthmus.passes.functionalize.storage import Reference, Root
 from isthmus.passes.functionalize.views import Call, link
 
 
+_CARRIED = (RECOMPUTE, aten.TORCHS_NOISE)
+"""Attributes of an op that everything emitted for it gets."""
+
+
 class Program:
     """One block: which reference each captured value is, and the block of values that grows from it.
 
@@ -36,7 +40,8 @@ class Program:
 
     def rewrite(self, op: Operation) -> None:
         """Emit what an op does; errors get its name and location."""
-        self.e.location, self.e.recompute = op.location, op.attributes.get(RECOMPUTE)
+        self.e.location = op.location
+        self.e.carried = {key: op.attributes[key] for key in _CARRIED if key in op.attributes}
         rewrite = REWRITES.get(type(op))
         if rewrite is None:
             raise IRError("has no functional form", op=op.name, location=ir.source_location(op))

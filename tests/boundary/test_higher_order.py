@@ -194,3 +194,44 @@ def test_a_second_gradient_through_an_argument_whose_value_was_replaced(known: b
         (first,) = torch.autograd.grad((y * y.detach().cos()).sum(), leaf, create_graph=True)
         results.append(torch.autograd.grad((first * first.detach().cos()).sum(), leaf))
     torch.testing.assert_close(results[1], results[0])
+
+
+EMPTY = {
+    "cos": lambda x: (x[:0] * 1).cos(),
+    "product of nothing": lambda x: x[:0].prod(),
+    "matmul": lambda x: x[:, :0] @ x[:0],
+    "gather": lambda x: x.gather(0, torch.zeros(0, 3, dtype=torch.int64)),
+    "softmax": lambda x: x[:, :0].softmax(1),
+    "pad": lambda x: torch.nn.functional.pad(x[:0], (1, 2), value=1.0),
+}
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+@pytest.mark.parametrize("name", EMPTY)
+def test_gradients_of_no_elements_have_a_history(name: str, capture: str):
+    function = EMPTY[name]
+    found = []
+    for f in (compiled_by(function, capture, "native"), function):
+        x = f64(2, 3)
+        y = f(x)
+        tangent = torch.ones_like(y, requires_grad=True)
+        (gradient,) = torch.autograd.grad(y, x, tangent, create_graph=True)
+        again = torch.autograd.grad(gradient.sum(), (x, tangent), allow_unused=True, materialize_grads=True)
+        found.append((y.detach(), gradient.requires_grad, *again))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_a_product_with_one_zero_twice(capture: str):
+    index = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1]])
+
+    def f(x, u):
+        return torch.scatter_reduce(x, 1, index, u, "prod")
+
+    def second(f):
+        x, u = f64(3, 2), torch.tensor([[0.0, 1, 2, 3], [0, 4, 0, 1], [2, 3, 5, 6]], dtype=torch.float64)
+        u.requires_grad_()
+        first = torch.autograd.grad((f(x, u) * f64(3, 2).detach()).sum(), (x, u), create_graph=True)
+        return torch.autograd.grad(sum((g.cos() * g).sum() for g in first), (x, u))
+
+    torch.testing.assert_close(second(compiled_by(f, capture, "native")), second(f))

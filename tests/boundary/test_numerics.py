@@ -414,3 +414,30 @@ def test_the_sign_of_zero():
         "times -1": lambda x: x * -1,
     }
     check(table, x)
+
+
+NARROW = {
+    "attention of 3 dimensions": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
+        [torch.full((4, 3, 8), 3.0), *(torch.linspace(-8, 8, 192).reshape(4, 6, 8).roll(n) for n in (0, 5))],
+    ),
+    "a norm's gradient cancels": (lambda x: F.normalize(x, p=1.2, dim=1), [torch.linspace(-2, 2, 8)[:, None]]),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_gradients_of_bfloat16_are_about_as_near_as_eagers(name: str):
+    """At most three times eager's own distance from the gradients in float64, and no more than one step where that is 0."""
+    function, values = NARROW[name]
+
+    def gradients(f: Callable[..., Tensor], dtype: torch.dtype) -> list[Tensor]:
+        leaves = [v.bfloat16().to(dtype).requires_grad_() for v in values]
+        y = f(*leaves)
+        tangent = torch.linspace(-3, 3, y.numel(), dtype=torch.float64).reshape(y.shape).to(torch.bfloat16).to(dtype)
+        return [g.double() for g in torch.autograd.grad(y, leaves, tangent)]
+
+    true, theirs = gradients(function, torch.float64), gradients(function, torch.bfloat16)
+    mine = gradients(isthmus.compile(function), torch.bfloat16)
+    for want, eager, got in zip(true, theirs, mine, strict=True):
+        allowed = 3 * (eager - want).abs().max() + 1e-4
+        assert (got - want).abs().max() <= allowed

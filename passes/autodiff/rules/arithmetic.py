@@ -187,6 +187,7 @@ def convert(e: Emitter, op: prim.ConvertOp, cts: Cotangents, needs: Needs) -> Co
     """
     g, dtype = one(cts), ir.dtype_of(op.x)
     narrowed = g.owner
-    if isinstance(narrowed, prim.ConvertOp) and ir.dtype_of(narrowed.x) == dtype and not ir.is_complex(dtype):
+    inside = dtype == "f32" and ir.itemsize(ir.dtype_of(op.y)) == 2
+    if inside and isinstance(narrowed, prim.ConvertOp) and ir.dtype_of(narrowed.x) == dtype:
         return (narrowed.x,)
     return (e.convert(g if ir.is_complex(dtype) else e.real(g), dtype),)

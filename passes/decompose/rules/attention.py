@@ -126,7 +126,12 @@ def attention(
     scale: Scalar | None,
     grouped: bool,
 ) -> SSAValue:
-    """softmax(scale·q kᵀ + mask) v; rows without any allowed key give 0"""
+    """softmax(scale·q kᵀ + mask) v; rows without any allowed key give 0
+
+    Narrower floats than float32 that are not [batch, heads, length, width] eager computes in float32, rounded once.
+    """
+    if len(ir.shape_of(q)) != 4:
+        q, k, v = (wide(e, x) for x in (q, k, v))
     if grouped:
         k, v = (_shared_heads(e, x, ir.shape_of(q)[-3]) for x in (k, v))
     lead = ir.shape_of(q)[:-2]
@@ -143,7 +148,7 @@ def attention(
         output = _with_dropout(e, call, parts, added, dropout, causal, number)
     else:
         output, _ = e.attention(parts[0], parts[1], parts[2], added, number, causal)
-    return e.reshape(output, call.shape())
+    return e.convert(e.reshape(output, call.shape()), call.dtype())
 
 
 def _with_dropout(

@@ -8,6 +8,7 @@ from xdsl.ir import SSAValue
 
 from isthmus import ir
 from isthmus.dialects.prim import Emitter
+from isthmus.dialects.prim.elementwise import REAL_OF
 from isthmus.passes.decompose.dims import along, broadcast_over, count
 from isthmus.passes.decompose.promotion import like, wide
 from isthmus.passes.decompose.rules.functions import EPSILON
@@ -86,7 +87,8 @@ def _rms_norm(
     y = wide(e, x)
     total = e.sum(e.square(y), dims)
     mean = e.div(total, like(e, count(y, dims), total))
-    rstd = e.rsqrt(e.add(mean, like(e, EPSILON[ir.dtype_of(y)] if eps is None else eps, mean)))
+    dtype = ir.dtype_of(y)
+    rstd = e.rsqrt(e.add(mean, like(e, EPSILON[REAL_OF.get(dtype, dtype)] if eps is None else eps, mean)))
     scaled = e.mul(y, broadcast_over(e, rstd, y, dims))
     return e.convert(_affine(e, scaled, weight, None, dims), call.dtype()), rstd
 

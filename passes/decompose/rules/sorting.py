@@ -6,10 +6,11 @@ from xdsl.ir import SSAValue
 
 from isthmus import ir
 from isthmus.dialects.prim import Emitter
-from isthmus.passes.decompose.dims import at_least_1d, axis, kept
+from isthmus.ir import LiteralValue, Operand
+from isthmus.passes.decompose.dims import at_least_1d, axis
 from isthmus.passes.decompose.promotion import inside, like
 from isthmus.passes.decompose.rules.reductions import take_along, taken
-from isthmus.passes.decompose.table import Call, decomposition
+from isthmus.passes.decompose.table import Call, decomposition, library_call
 from isthmus.sizes import Dim
 
 
@@ -45,21 +46,32 @@ def msort(e: Emitter, call: Call, x: SSAValue) -> SSAValue:
     return _sorted(e, call, x, 0, False)[0]
 
 
+# ---- selections
+
+
+def _selected(e: Emitter, call: Call, x: SSAValue, dim: int, *rest: LiteralValue) -> tuple[SSAValue, SSAValue]:
+    """The elements that torch's own selection finds, and where.
+
+    Which of equal elements it takes follows from its algorithm (a partial sort), and it is faster than a whole sort.
+    """
+    why = "which of equal elements is taken follows from torch's own selection"
+    _, index = library_call(e, call.overload, [e.stop_gradient(x)], (Operand(0), *rest), call.types, why)
+    y, shape = at_least_1d(e, x), ir.shape_of(index)
+    at = axis(y, dim)
+    places = index if len(shape) == len(ir.shape_of(y)) else e.reshape(index, (*shape[:at], 1, *shape[at:]))
+    return e.reshape(take_along(e, y, places, at), shape), index
+
+
 @decomposition("topk.default")
 def topk(e: Emitter, call: Call, x: SSAValue, k: Dim, dim: int, largest: bool, in_order: bool) -> tuple[SSAValue, ...]:
-    """The first k of the sorted elements"""
-    y = at_least_1d(e, x)
-    at = axis(y, dim)
-    first = (e.slice(v, at, 0, k) for v in e.sort(y, at, largest))
-    return tuple(e.reshape(v, call.shape(n)) for n, v in enumerate(first))
+    """The k largest or smallest elements"""
+    return _selected(e, call, x, dim, k, dim, largest, in_order)
 
 
 @decomposition("kthvalue.default")
 def kthvalue(e: Emitter, call: Call, x: SSAValue, k: Dim, dim: int, keepdim: bool) -> tuple[SSAValue, ...]:
     """The k-th smallest element, counted from 1"""
-    y = at_least_1d(e, x)
-    at = axis(y, dim)
-    return tuple(kept(e, e.slice(v, at, k - 1, k), call, n) for n, v in enumerate(e.sort(y, at)))
+    return _selected(e, call, x, dim, k, dim, keepdim)
 
 
 # ---- medians: the lower one of two
@@ -98,8 +110,7 @@ def _enter_median(name: str, skip_nan: bool) -> None:
 
     @decomposition(f"{name}.dim")
     def along(e: Emitter, call: Call, x: SSAValue, dim: int, keepdim: bool) -> tuple[SSAValue, ...]:
-        y = at_least_1d(e, x)
-        return tuple(kept(e, v, call, n) for n, v in enumerate(_median(e, y, axis(y, dim), skip_nan)))
+        return _selected(e, call, x, dim, dim, keepdim)
 
     del whole, along
 

@@ -26,6 +26,7 @@ from isthmus.driver.artifacts import Record, log
 from isthmus.driver.compilers import Compiler, compiled_by
 from isthmus.driver.conventions import convention_of, require_known_sizes, returned
 from isthmus.driver.derivatives import LibraryCalls
+from isthmus.driver.draws import Draw, draws_of, require_same_draws
 from isthmus.driver.metadata import Metadata, metadata_of
 from isthmus.driver.native import for_host, make_native
 from isthmus.driver.options import Options
@@ -92,8 +93,11 @@ class Lowering:
         self.stages["prim"] = module
         return module
 
-    def node(self, prim: ModuleOp, level: int = 0) -> TapeNode:
-        """Make the tape node of a prim module's @main; its derivative's node is made when it is asked for."""
+    def node(self, prim: ModuleOp, level: int = 0, draws: tuple[Draw, ...] | None = None) -> TapeNode:
+        """Make the tape node of a prim module's @main; its derivative's node is made when it is asked for.
+
+        `draws`: what the program that it is a derivative of draws from torch's generators.
+        """
         signature = Signature.of(ir.function(prim, "main"))
         wanted = any(a.wants_gradient for a in signature.arguments)
         forward_name = "forward" if level == 0 else f"forward of order {level + 1}"
@@ -113,6 +117,9 @@ class Lowering:
         else:
             cut(halves, choose=self.options.partition)
         forward, backward = only(halves, "forward"), only(halves, "backward")
+        if draws is not None:
+            require_same_draws(draws, forward, backward)
+        drawn = draws_of(forward)
         self.record.stage(forward_name, "forward", forward)
         self.record.stage(forward_name.replace("forward", "backward"), "backward", backward)
         for name, stage in (("joint", joint), ("forward", forward), ("backward", backward)):
@@ -125,9 +132,10 @@ class Lowering:
             convention,
             run_forward,
             make_backward,
-            make_derivative=lambda: self.node(gradient_function(joint), level + 1),
+            make_derivative=lambda: self.node(gradient_function(joint), level + 1, drawn),
             inference=Lazily(lambda: self._inference(prim)),
             higher_order=self.options.higher_order,
+            draws=bool(drawn),
             name=f"Compiled{self.record.name.title().replace('_', '')}",
         )
 
