@@ -427,7 +427,7 @@ NARROW = {
 
 @pytest.mark.parametrize("name", NARROW)
 def test_gradients_of_bfloat16_are_about_as_near_as_eagers(name: str):
-    """At most three times eager's own distance from the gradients in float64, and no more than one step where that is 0."""
+    """At most three times eager's own distance from the gradients in float64, and nearly nothing where that is 0."""
     function, values = NARROW[name]
 
     def gradients(f: Callable[..., Tensor], dtype: torch.dtype) -> list[Tensor]:

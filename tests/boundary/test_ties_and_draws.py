@@ -57,3 +57,22 @@ def test_a_second_derivative_sees_the_numbers_that_the_forward_drew(capture: str
     for _ in range(2):
         for got, want in zip(second_gradients(compiled, *leaves()), second_gradients(attend, *leaves()), strict=True):
             torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dropout_inside_attention_is_eagers_under_one_seed(capture: str, dtype: torch.dtype):
+    """Nothing in its name says that it is random."""
+    torch.manual_seed(0)
+    shapes = ((3, 2, 4), (12, 4), (12,), (4, 4), (4,))
+    leaves = [torch.randn(s, dtype=dtype, requires_grad=True) for s in shapes]
+
+    def f(x, w_in, b_in, w_out, b_out):
+        return F.multi_head_attention_forward(x, x, x, 4, 2, w_in, b_in, None, None, False, 0.5, w_out, b_out)[0]
+
+    def run(function) -> list[Tensor]:
+        torch.manual_seed(1)
+        y = function(*leaves)
+        return [y, *torch.autograd.grad(y.sin().sum(), leaves), torch.rand(2)]
+
+    torch.testing.assert_close(run(compiled_by(f, capture, "native")), run(f))
