@@ -131,7 +131,7 @@ class Body(elementwise.Context):
         dtype, wide = ir.dtype_of(scan.y), _carry_dtype(scan)
         x = convert(self.math, state.splat(state.get(ir.operands_of(op)[0])), dtype, wide)
         parts = [state.f.load(s, x.type, 64) for s in self.carries[scan]]
-        carry = Combiner(state, k_kind(scan), wide)(from_parts(parts), x)
+        carry = Combiner(state, k_kind(scan), wide)(x, from_parts(parts))  # of equal zeros the last, as eager
         self._put_carry(scan, carry)
         state.set(scan.y, convert(self.math, carry, wide, dtype))
 

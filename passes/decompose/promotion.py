@@ -143,7 +143,7 @@ def pointwise(*overloads: str, operands: int, exact_numbers: bool = False) -> Ca
     def enter(formula: Formula) -> Formula:
         def rule(e: Emitter, call: Call, *args: Scalar | None) -> SSAValue:
             dtype = computation_dtype(call, args[:operands])
-            spreaded = [None if a is None else _operand(e, call, a, dtype, exact_numbers) for a in args[:operands]]
+            spreaded = [None if a is None else operand(e, call, a, dtype, exact_numbers) for a in args[:operands]]
             return e.convert(formula(e, *spreaded, *args[operands:]), call.dtype())
 
         decomposition(*overloads)(rule)
@@ -159,7 +159,8 @@ def computation_dtype(call: Call, operands: Iterable[Scalar | None]) -> str:
     return call.dtype() if becomes_float else dtype
 
 
-def _operand(e: Emitter, call: Call, value: Scalar, dtype: str, exact: bool) -> SSAValue:
+def operand(e: Emitter, call: Call, value: Scalar, dtype: str, exact: bool = False) -> SSAValue:
+    """Give an operand of a pointwise operation, spread and in the dtype inside of `dtype`."""
     if isinstance(value, SSAValue):
         return e.broadcast_to(e.convert(e.convert(value, dtype), inside(dtype)), call.shape())
     return e.full(value if exact else rounded(value, dtype), call.shape(), inside(dtype))

@@ -86,8 +86,11 @@ UNARY: Table = {
     "bool": lambda x: x.bool(),
     "nan_to_num": torch.nan_to_num,
     "leaky_relu": lambda x: F.leaky_relu(x, 0.25),
-    "relu6": lambda x: F.relu6(x) + 0.0,  # whether 0 or -0 is the larger one depends on the element's place in eager
+    "relu6": F.relu6,
     "hardtanh": F.hardtanh,
+    "hardtanh from 0": lambda x: F.hardtanh(x, 0, 1),
+    "hardtanh to 0": lambda x: F.hardtanh(x, -2, 0),
+    "pow 0.5 with signs": lambda x: x**0.5,
     "threshold": lambda x: F.threshold(x, 0.5, -2.0),
     "heaviside": lambda x: torch.heaviside(x, torch.full_like(x, 0.5)),
     "pow 2": lambda x: x**2,
@@ -113,7 +116,7 @@ UNARY: Table = {
 }
 
 ROUNDED: Table = {
-    "pow -0.5": lambda x: x.abs() ** -0.5,
+    "pow -0.5": lambda x: x**-0.5,
     "log": torch.log,
     "exp": torch.exp,
     "log1p": torch.log1p,
@@ -157,6 +160,11 @@ BINARY: Table = {
     "clamp": lambda a, b: a.clamp(min=b) + 0.0,
     "lerp": lambda a, b: torch.lerp(a, b, 0.25),
 }
+BINARY_ROUNDED: Table = {
+    "hypot": torch.hypot,
+    "xlogy": torch.xlogy,
+    "xlog1py": torch.special.xlog1py,
+}
 REMAINDERS: Table = {"remainder": torch.remainder, "fmod": torch.fmod}
 
 
@@ -177,6 +185,35 @@ def test_one_float_up_to_the_last_bits(dtype: torch.dtype):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_two_floats(dtype: torch.dtype):
     check(BINARY, *pairs(EDGES, dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_two_floats_up_to_the_last_bits(dtype: torch.dtype):
+    """The sign of a zero and what is infinite are eager's all the same."""
+    a, b = pairs(EDGES, dtype)
+    check(BINARY_ROUNDED, a, b, tolerance={torch.float64: 1e-14, torch.float32: 1e-6}.get(dtype, 2e-2))
+    compiled = isthmus.compile(lambda a, b: tuple(f(a, b) for f in BINARY_ROUNDED.values()), fullgraph=True)
+    for got, function in zip(compiled(a, b), BINARY_ROUNDED.values(), strict=True):
+        want = function(a, b)
+        zero = want == 0
+        assert torch.equal(torch.signbit(got[zero]), torch.signbit(want[zero]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_next_numbers(dtype: torch.dtype):
+    check({"nextafter": torch.nextafter}, *pairs(EDGES, dtype))
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 9, 17, 33, 100])
+def test_of_two_zeros_the_first_is_the_extremum(count: int):
+    table: Table = {
+        "amax": lambda x: x.amax(),
+        "amin": lambda x: x.amin(),
+        "amax of rows": lambda x: x.expand(3, -1).amax(1),
+        "amin of columns": lambda x: x[:, None].expand(-1, 20).contiguous().amin(0),
+    }
+    for first in (0.0, -0.0):
+        check(table, torch.tensor([first, -first] * count)[:count])
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -25,21 +25,35 @@ def relu6(e: Emitter, x: SSAValue) -> SSAValue:
 
 @pointwise("hardtanh.default", operands=1)
 def hardtanh(e: Emitter, x: SSAValue, low: Scalar, high: Scalar) -> SSAValue:
+    """x held in [low, high]; the derivative at the bounds is 0, a zero at a bound of 0 keeps its sign."""
+    held = e.stop_gradient(x)
+    floor, ceiling = (
+        e.select(e.cmp("eq", x, bound), held, bound) if value == 0 else bound
+        for value, bound in ((v, like(e, v, x)) for v in (low, high))
+    )
+    return _between(e, x, (low, high), (floor, ceiling))
+
+
+def within(e: Emitter, x: SSAValue, low: Scalar, high: Scalar) -> SSAValue:
     """x held in [low, high]; the derivative at the bounds is 0."""
-    bottom, top = like(e, low, x), like(e, high, x)
-    return e.select(e.cmp("le", x, bottom), bottom, e.select(e.cmp("ge", x, top), top, x))
+    return _between(e, x, (low, high), (like(e, low, x), like(e, high, x)))
+
+
+def _between(e: Emitter, x: SSAValue, bounds: tuple[Scalar, Scalar], instead: tuple[SSAValue, SSAValue]) -> SSAValue:
+    low, high = (like(e, b, x) for b in bounds)
+    return e.select(e.cmp("le", x, low), instead[0], e.select(e.cmp("ge", x, high), instead[1], x))
 
 
 @pointwise("hardsigmoid.default", operands=1)
 def hardsigmoid(e: Emitter, x: SSAValue) -> SSAValue:
     """(x + 3)/6 held in [0, 1]"""
-    return e.div(hardtanh(e, e.shifted(x, 3), 0, 6), like(e, 6, x))
+    return e.div(within(e, e.shifted(x, 3), 0, 6), like(e, 6, x))
 
 
 @pointwise("hardswish.default", operands=1)
 def hardswish(e: Emitter, x: SSAValue) -> SSAValue:
     """x·((x + 3) held in [0, 6])/6"""
-    return e.div(e.mul(x, hardtanh(e, e.shifted(x, 3), 0, 6)), like(e, 6, x))
+    return e.div(e.mul(x, within(e, e.shifted(x, 3), 0, 6)), like(e, 6, x))
 
 
 @pointwise("leaky_relu.default", operands=1)

@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
-from isthmus.passes.decompose.promotion import computation_dtype, inside, like, pointwise, spread
+from isthmus.passes.decompose.promotion import computation_dtype, inside, like, operand, pointwise, spread
 from isthmus.passes.decompose.table import Call, Refusal, Scalar, decomposition
 
 
@@ -116,7 +116,17 @@ def fmod(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
     return e.rem(a, b)
 
 
-@pointwise("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar", operands=2)
+@decomposition("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
+def power_call(e: Emitter, call: Call, a: Scalar, b: Scalar) -> SSAValue:
+    """aᵇ; for float16 torch takes no roots: ½ and -½ make of -0 and -inf what they make of 0 and inf."""
+    dtype = computation_dtype(call, (a, b))
+    base, exponent = (operand(e, call, v, dtype) for v in (a, b))
+    if dtype == "f16" and e.constant_of(exponent) in (0.5, -0.5):
+        infinite = e.cmp("eq", base, like(e, -math.inf, base))
+        base = e.select(infinite, like(e, math.inf, base), e.add(base, e.zeros_like(base)))
+    return e.convert(power(e, base, exponent), call.dtype())
+
+
 def power(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
     """aᵇ; the exponents that torch treats apart (0, 1, 2, 3, ½, -½, -1, -2) become products and roots."""
     exponent = e.constant_of(b)
@@ -240,11 +250,14 @@ def copysign(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
 
 @pointwise("hypot.default", operands=2)
 def hypot(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
-    """√(a² + b²), scaled so that no square overflows."""
-    size = e.stop_gradient(e.max(e.abs(a), e.abs(b)))
+    """√(a² + b²), scaled so that no square overflows; infinite beside a NaN too."""
+    sizes = e.stop_gradient(e.abs(a)), e.stop_gradient(e.abs(b))
+    size = e.max(*sizes)
     plain = e.or_(e.cmp("eq", size, e.zeros_like(a)), e.cmp("eq", size, like(e, math.inf, a)))
     scale = e.select(e.or_(plain, e.is_nan(size)), like(e, 1, a), size)
-    return e.mul(scale, e.sqrt(e.add(e.square(e.div(a, scale)), e.square(e.div(b, scale)))))
+    length = e.mul(scale, e.sqrt(e.add(e.square(e.div(a, scale)), e.square(e.div(b, scale)))))
+    infinite = e.or_(*(e.cmp("eq", s, like(e, math.inf, s)) for s in sizes))
+    return e.select(e.and_(infinite, e.is_nan(size)), like(e, math.inf, a), length)
 
 
 @pointwise("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other", "special_xlogy.default", operands=2)
@@ -265,8 +278,10 @@ def xlog1py(e: Emitter, x: SSAValue, y: SSAValue) -> SSAValue:
 def _times_log(e: Emitter, x: SSAValue, y: SSAValue, log: type[prim.UnaryOp], zero_at: int) -> SSAValue:
     # x = 0 is a plain product where ln y is finite, so that the derivative in x is ln y there
     infinite = e.or_(e.cmp("le", y, like(e, zero_at, y)), e.cmp("eq", y, like(e, math.inf, y)))
-    vanishes = e.and_(e.cmp("eq", x, e.zeros_like(x)), infinite)
-    return e.mul(x, e.unary(log, e.select(vanishes, like(e, zero_at + 1, y), y)))
+    zero = e.cmp("eq", x, e.zeros_like(x))
+    vanishes = e.and_(zero, infinite)
+    product = e.mul(x, e.unary(log, e.select(vanishes, like(e, zero_at + 1, y), y)))
+    return e.add(product, e.select(zero, e.zeros_like(x), like(e, -0.0, x)))  # no -0 where x is 0
 
 
 @pointwise("logaddexp.default", operands=2)

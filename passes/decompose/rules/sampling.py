@@ -10,7 +10,7 @@ from xdsl.ir import SSAValue
 from isthmus import ir
 from isthmus.dialects.prim import Emitter
 from isthmus.passes.decompose.promotion import like, wide
-from isthmus.passes.decompose.rules.activations import hardtanh
+from isthmus.passes.decompose.rules.activations import within
 from isthmus.passes.decompose.rules.interpolation import cubic_weights
 from isthmus.passes.decompose.table import Call, Refusal, decomposition
 from isthmus.sizes import Dim
@@ -35,7 +35,7 @@ def _padded(e: Emitter, x: SSAValue, size: Dim, padding: int, align: bool) -> SS
     if padding == REFLECTION:
         low, span = (0.0, size - 1) if align else (-0.5, size)
         x = _reflected(e, x, low, span)
-    return hardtanh(e, x, 0, size - 1)
+    return within(e, x, 0, size - 1)
 
 
 def _reflected(e: Emitter, x: SSAValue, low: float, span: Dim) -> SSAValue:
