@@ -60,7 +60,7 @@ class Combiner(elementwise.Context):
         """Combining never divides."""
 
     def __call__(self, a: Operand, b: Operand) -> Operand:
-        """Combine; narrow floats stay in f32."""
+        """Combine; narrow floats stay in f32. Of zeros with two signs the first is the larger and the smaller."""
         if isinstance(a, Complex):
             assert isinstance(b, Complex)
             if self.kind == "mul":
@@ -68,9 +68,9 @@ class Combiner(elementwise.Context):
             return Complex(a.real + b.real, a.imaginary + b.imaginary)
         b = cast(Value, b)
         if self.kind == "max":
-            return elementwise.larger(self, a, b, self.dtype)
+            return elementwise.larger(self, b, a, self.dtype)
         if self.kind == "min":
-            return elementwise.smaller(self, a, b, self.dtype)
+            return elementwise.smaller(self, b, a, self.dtype)
         if self.kind in ("and", "or"):
             return a & b if self.kind == "and" else a | b
         return a + b if self.kind == "add" else a * b
