@@ -16,8 +16,10 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 from isthmus.diagnostics import UnsupportedError
+from isthmus.passes.decompose.table import DEFAULT, Rule, Table, load_rules
 from tests.conformance.decomposed import TOLERANCE, check_gradients, check_values, decomposed, of_arguments
 from tests.conformance.overload_samples import PROGRAMS, Program
+from tests.conformance.spelling_samples import DRAWS, SPELLINGS
 
 SAMPLES = int(os.environ.get("ISTHMUS_SAMPLES", "1"))
 
@@ -154,7 +156,9 @@ def test_elementary_form(name: str) -> None:
 
 
 @pytest.mark.row("P5")
-@pytest.mark.parametrize("sample", PROGRAMS, ids=[f"{k}-{p.name}" for k, p in enumerate(PROGRAMS)])
+@pytest.mark.parametrize(
+    "sample", [*PROGRAMS, *SPELLINGS], ids=[f"{k}-{p.name}" for k, p in enumerate([*PROGRAMS, *SPELLINGS])]
+)
 def test_overload(sample: Program) -> None:
     """Overloads that torch's samples do not reach; none may be left to the library."""
     function, tensors = of_arguments(sample.function, sample.tensors, {})
@@ -165,3 +169,60 @@ def test_overload(sample: Program) -> None:
         check_values(program, function, [t.detach() for t in leaves], 1e-10)
     if sample.gradients:
         check_gradients(program, function, leaves, 1e-9)
+
+
+@pytest.mark.parametrize("sample", DRAWS, ids=lambda p: p.name)
+def test_draw(sample: Program) -> None:
+    """Random numbers have eager's shapes and dtypes, and are no library calls."""
+    function, tensors = of_arguments(sample.function, sample.tensors, {})
+    program = decomposed(function, tensors)
+    assert program.random and not program.library
+    wanted = function(*tensors)
+    assert isinstance(wanted, tuple)
+    assert [(t.shape, t.dtype) for t in program.run(tensors)] == [(t.shape, t.dtype) for t in wanted]
+
+
+# ---- the table itself
+
+
+@pytest.fixture(autouse=True)
+def _rules_are_noted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Note each overload whose rule is looked up."""
+    find = Table.find
+
+    def noting(self: Table, overload: str) -> Rule | None:
+        rule = find(self, overload)
+        if rule is not None:
+            LOOKED_UP.add(overload)
+        return rule
+
+    monkeypatch.setattr(Table, "find", noting)
+    yield
+
+
+LOOKED_UP: set[str] = set()
+
+UNREACHED = (
+    r"(rand|randn|randint|randperm)\.(generator|low_generator)$|"  # a generator has no compiled form
+    r"(bmm|mm)\.dtype$|"  # torch has it on a GPU only
+    r"(alias|contiguous|detach|lift|lift_fresh|positive|resolve_conj|resolve_neg|split)\.default$|"  # resolved before
+    r"to\.prim_|tensor_split\.tensor_indices_or_sections$"  # scripts only; reads numbers from a tensor
+)
+"""Rules that no captured program of a CPU reaches."""
+
+
+def test_every_rule_is_of_an_operator() -> None:
+    load_rules()
+    schemas = torch._C._jit_get_all_schemas()
+    names = {f"{s.name.removeprefix('aten::')}.{s.overload_name or 'default'}" for s in schemas}
+    assert [o for o in DEFAULT if o not in names] == []
+
+
+def test_every_rule_has_a_sample(request: pytest.FixtureRequest) -> None:
+    """Of the tests above, which must have run for this one to say anything."""
+    here = [item for item in request.session.items if item.path == request.path]
+    if len(here) < len(CHOSEN) + len(PROGRAMS) + len(SPELLINGS) + len(DRAWS):
+        pytest.skip("only a part of the samples was run")
+    rules = set(DEFAULT)
+    used = {o for o in LOOKED_UP if o in rules} | {re.sub(r"_(?=\.)", "", o, count=1) for o in LOOKED_UP}
+    assert sorted(o for o in rules - used if not re.match(UNREACHED, o)) == []

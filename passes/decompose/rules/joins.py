@@ -14,7 +14,7 @@ from isthmus.passes.decompose.table import Call, decomposition
 from isthmus.sizes import Dim
 
 
-@decomposition("cat.default", "concat.default", "concatenate.default", "concat.names")
+@decomposition("cat.default", "concat.default", "concatenate.default")
 def cat(e: Emitter, call: Call, xs: Sequence[SSAValue], dim: int) -> SSAValue:
     """Joined along dim; an empty vector joins anything."""
     dtype = common_dtype(xs)

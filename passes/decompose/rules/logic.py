@@ -67,19 +67,19 @@ def bitwise_not(e: Emitter, call: Call, x: SSAValue) -> SSAValue:
     return e.not_(x)
 
 
-def _enter_bitwise(cls: type[prim.BinaryOp], *names: str) -> None:
+def _enter_bitwise(cls: type[prim.BinaryOp], *overloads: str) -> None:
     def formula(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
         return e.binary(cls, a, b)
 
-    overloads = (f"{n}.{o}" for n in names for o in ("Tensor", "Scalar", "Scalar_Tensor", "Tensor_Scalar"))
     pointwise(*overloads, operands=2)(formula)
 
 
-_enter_bitwise(prim.AndOp, "bitwise_and", "__and__")
-_enter_bitwise(prim.OrOp, "bitwise_or", "__or__")
-_enter_bitwise(prim.XorOp, "bitwise_xor", "__xor__")
-_enter_bitwise(prim.ShlOp, "bitwise_left_shift", "__lshift__")
-_enter_bitwise(prim.ShrOp, "bitwise_right_shift", "__rshift__")
+for _cls, _name in ((prim.AndOp, "and"), (prim.OrOp, "or"), (prim.XorOp, "xor")):
+    _enter_bitwise(_cls, *(f"bitwise_{_name}.{o}" for o in ("Tensor", "Scalar", "Scalar_Tensor")))
+    _enter_bitwise(_cls, f"__{_name}__.Tensor", f"__{_name}__.Scalar")
+for _cls, _name, _short in ((prim.ShlOp, "left_shift", "lshift"), (prim.ShrOp, "right_shift", "rshift")):
+    _enter_bitwise(_cls, *(f"bitwise_{_name}.{o}" for o in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")))
+    _enter_bitwise(_cls, f"__{_short}__.Tensor", f"__{_short}__.Scalar")
 
 
 # ---- kinds of numbers

@@ -114,7 +114,10 @@ def _rank(call: Call) -> int:
     return int(next(c for c in call.overload if c.isdigit()))
 
 
-ADAPTIVE = tuple(f"{n}{k}d.default" for n in ("adaptive_avg_pool", "_adaptive_avg_pool") for k in (1, 2, 3))
+ADAPTIVE = (
+    *(f"adaptive_avg_pool{k}d.default" for k in (1, 2, 3)),
+    *(f"_adaptive_avg_pool{k}d.default" for k in (2, 3)),
+)
 
 
 @decomposition(*ADAPTIVE)

@@ -42,8 +42,8 @@ def _scaled(e: Emitter, call: Call, x: SSAValue, factor: Scalar, offset: Scalar)
     return e.convert(e.add(e.mul(x, terms[0]), terms[1]), call.dtype())
 
 
-RAND = ("rand.default", "rand_like.default", "rand.generator", "rand.names")
-RANDN = ("randn.default", "randn_like.default", "randn.generator", "randn.names")
+RAND = ("rand.default", "rand_like.default", "rand.generator")
+RANDN = ("randn.default", "randn_like.default", "randn.generator")
 
 
 @decomposition(*RAND)

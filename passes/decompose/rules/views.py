@@ -103,10 +103,7 @@ def permute(e: Emitter, call: Call, x: SSAValue, dims: Sequence[int]) -> SSAValu
     return e.transpose(x, [axis(x, d) for d in dims])
 
 
-_SWAPS = ("transpose", "transpose_copy", "swapaxes", "swapdims")
-
-
-@decomposition(*(f"{n}.int" for n in _SWAPS), *(f"{n}.default" for n in _SWAPS))
+@decomposition("transpose.int", "transpose_copy.int", "swapaxes.default", "swapdims.default")
 def transpose(e: Emitter, call: Call, x: SSAValue, first: int, second: int) -> SSAValue:
     perm = list(range(len(ir.shape_of(x))))
     if not perm:

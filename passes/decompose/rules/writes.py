@@ -24,7 +24,6 @@ IDENTITIES = (
     "positive.default",
     "resolve_conj.default",
     "resolve_neg.default",
-    "requires_grad.default",
 )
 
 
@@ -50,13 +49,6 @@ CONVERSIONS = (
     "type_as.default",
     "_autocast_to_reduced_precision.default",
     "_autocast_to_full_precision.default",
-    "double.default",
-    "float.default",
-    "half.default",
-    "bfloat16.default",
-    "long.default",
-    "int.default",
-    "bool.default",
 )
 """What they differ in is only how they name the result's dtype."""
 
