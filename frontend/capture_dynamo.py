@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch._dynamo
 from torch import fx
 from torch._dynamo import config as dynamo_config
-from torch._dynamo.exc import ShortenTraceback
+from torch._dynamo.exc import InternalTorchDynamoError, ShortenTraceback, TorchRuntimeError
 
+from isthmus import diagnostics
 from isthmus.diagnostics import CompileError, SourceLocation, UnsupportedError
 from isthmus.frontend import overlap
+from isthmus.frontend.active import MeetingTransforms
 from isthmus.frontend.captured import Captured, CompileCaptured, Compiled
 from isthmus.frontend.import_fx import import_graph
 from isthmus.frontend.locations import from_stack_trace, is_library
@@ -174,7 +177,7 @@ def compile_with_dynamo(
         **extra,
     )
     if not disable:
-        _set_while_tracing(optimize)
+        _set_while_tracing(optimize, fullgraph)
         again = (compile_captured, fullgraph, dynamic, recompile_limit)
         # A copied or unpickled module compiles for itself; copy and pickle ask the object, not its class.
         setattr(optimize, "__reduce_ex__", lambda protocol: (_context_of, again))  # noqa: B010
@@ -198,30 +201,61 @@ def _note_guards(log: CaptureLog, guards: object) -> None:
     log.guards.sort()
 
 
-def _set_while_tracing(context: object) -> None:
+def _set_while_tracing(context: object, fullgraph: bool) -> None:
     """Switch our settings on whenever Dynamo traces for this function.
 
     `backend_ctx_ctor` would do it around every call, at several times the price of the call itself.
     """
     callback = getattr(context, "callback", None)
-    if callback is None or not SETTINGS:
+    if callback is None:
         return
-    context.callback = _Settings(callback)  # pyright: ignore[reportAttributeAccessIssue]
+    context.callback = _Settings(callback, fullgraph)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _is_transform(frame: object) -> bool:
+    """Tell whether a frame is a call of a transform that Python makes by itself, between two graphs."""
+    code = getattr(frame, "f_code", None)
+    return getattr(code, "co_filename", "") == _TRANSFORMS
+
+
+_TRANSFORMS = str(Path(diagnostics.__file__).with_name("transforms.py"))
 
 
 class _Settings:
-    """Dynamo's callback for a frame to be traced, inside of our settings."""
+    """Dynamo's callback for a frame to be traced, inside of our settings.
 
-    def __init__(self, callback: Callable[..., object]) -> None:
+    Where Dynamo fails on a transform (it does on control flow inside of one) the frame is traced once more, with the
+    transform as a program of its own between two graphs.
+    """
+
+    def __init__(self, callback: Callable[..., object], fullgraph: bool) -> None:
         self._torchdynamo_orig_backend = callback
+        self._fullgraph = fullgraph
 
     def __call__(self, *args: object, **kwargs: object) -> object:
+        trace = self._torchdynamo_orig_backend
         with dynamo_config.patch(dict(SETTINGS)):
-            return self._torchdynamo_orig_backend(*args, **kwargs)
+            met = MeetingTransforms(apart=_is_transform(args[0]))
+            try:
+                with met:
+                    return trace(*args, **kwargs)
+            except (AssertionError, InternalTorchDynamoError, TorchRuntimeError) as error:
+                if not met.any:
+                    raise
+                if self._fullgraph:
+                    error.add_note(_APART)
+                    raise
+            with MeetingTransforms(apart=True):
+                return trace(*args, **kwargs)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._torchdynamo_orig_backend, name)
 
+
+_APART = (
+    "Dynamo cannot trace this transform, as it cannot where a condition or a loop is inside: compile with "
+    "capture='trace', or without fullgraph, where the transform becomes a program of its own."
+)
 
 # ---- Errors
 

@@ -81,7 +81,8 @@ def map_slices(call: Call) -> object:
     length = tensors_in(xs)[0].shape[0]
     results = [_stacked(call.recorder, r, length) for r in region.results]
     inputs = [*tensors_in(xs), *tensors_in(extra), *region.scope.captured]
-    return _emit(call, aten.MapOp, inputs, {"xs": len(tensors_in(xs))}, [region], results)
+    made = _emit(call, aten.MapOp, inputs, {"xs": len(tensors_in(xs))}, [region], results)
+    return pytree.tree_unflatten(made, region.structure)
 
 
 @dataclass(frozen=True)

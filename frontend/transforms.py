@@ -44,6 +44,17 @@ def value_and_grad(function: Function, argnums: int | tuple[int, ...], has_aux: 
     return evaluate
 
 
+def grad(function: Function, argnums: int | tuple[int, ...], has_aux: bool) -> Function:
+    """Give the function (args..) -> gradients, or (gradients, aux)."""
+    both = value_and_grad(function, argnums, has_aux)
+
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        value, found = both(*args, **kwargs)
+        return (found, value[1]) if has_aux else found
+
+    return evaluate
+
+
 def positions_of(argnums: int | tuple[int, ...], count: int) -> list[int]:
     """Give the positions of the chosen arguments, ascending from 0 as asked; ValueError where there is none such."""
     asked = argnums if isinstance(argnums, tuple) else (argnums,)

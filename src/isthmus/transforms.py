@@ -1,26 +1,34 @@
 """`isthmus.grad` and its kin: part of the graph under Dynamo and in a trace, compiled by themselves elsewhere.
 
 Dynamo knows torch.func: what it traces of a transform of ours is torch's transform, with guards on all that it reads,
-and the graph's levels become our ops (`frontend/functorch.py`). So nothing here but `is_compiling` runs under Dynamo.
+and the graph's levels become our ops (`frontend/functorch.py`).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
+from torch._dynamo import disable
 from torch.compiler import is_compiling
 
 from isthmus.driver.api import compile_in
 from isthmus.driver.options import Options
 from isthmus.driver.session import Session
 from isthmus.frontend import batching, jacobians, transforms
-from isthmus.frontend.active import active_recorder
+from isthmus.frontend.active import active_recorder, joins_the_graph
 
 Function = Callable[..., Any]
+FunctionT = TypeVar("FunctionT", bound=Function)
+outside_of_dynamo = cast("Callable[[FunctionT], FunctionT]", disable)
+
+
+def _in_graph() -> bool:
+    """Whether Dynamo traces this, and with the transform as part of the graph."""
+    return is_compiling() and joins_the_graph()
 
 
 class Transformed:
@@ -40,8 +48,10 @@ class Transformed:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the transformed function."""
-        if is_compiling():
-            return self._under_dynamo(*args, **kwargs)
+        return self._under_dynamo(*args, **kwargs) if _in_graph() else self._apart(*args, **kwargs)
+
+    @outside_of_dynamo
+    def _apart(self, *args: Any, **kwargs: Any) -> Any:
         if active_recorder() is not None:
             return self._inside(*args, **kwargs)
         if self._compiled is None:
@@ -49,8 +59,14 @@ class Transformed:
         return self._compiled(*args, **kwargs)
 
 
-def _transformed(function: Function, inside: Function, under_dynamo: Function) -> Function:
-    return cast(Function, Transformed(function, inside, under_dynamo))
+def _transformed(theirs: Function, ours: Function, function: Function, *settings: Any) -> Function:
+    """Give `function` transformed: by Dynamo as torch does, else as we do; both take the function and the settings."""
+    return theirs(function, *settings) if _in_graph() else _apart(theirs, ours, function, settings)
+
+
+@outside_of_dynamo
+def _apart(theirs: Function, ours: Function, function: Function, settings: tuple[Any, ...]) -> Function:
+    return cast(Function, Transformed(function, ours(function, *settings), theirs(function, *settings)))
 
 
 def compiled(function: Function) -> Function:
@@ -78,29 +94,23 @@ def value_and_grad(func: Function, argnums: int | tuple[int, ...] = 0, has_aux: 
     are pytrees of float or complex tensors, gradients are like them. Raises TypeError where the value is no number or
     an argument no float tensor, ValueError on argnums out of range.
     """
+    return _transformed(_value_first, transforms.value_and_grad, func, argnums, has_aux)
+
+
+def _value_first(func: Function, argnums: int | tuple[int, ...], has_aux: bool) -> Function:
+    """torch.func's, whose gradient comes first."""
     gradient_first = torch.func.grad_and_value(func, argnums, has_aux)
 
-    def under_dynamo(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    def evaluate(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         gradient, value = gradient_first(*args, **kwargs)
         return value, gradient
 
-    if is_compiling():
-        return under_dynamo
-    return _transformed(func, transforms.value_and_grad(func, argnums, has_aux), under_dynamo)
+    return evaluate
 
 
 def grad(func: Function, argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Function:
     """Give the function that computes `func`'s gradient; with `has_aux` (gradient, aux). See `value_and_grad`."""
-    under_dynamo = torch.func.grad(func, argnums, has_aux)
-    if is_compiling():
-        return under_dynamo
-    both = transforms.value_and_grad(func, argnums, has_aux)
-
-    def gradient(*args: Any, **kwargs: Any) -> Any:
-        value, found = both(*args, **kwargs)
-        return (found, value[1]) if has_aux else found
-
-    return _transformed(func, gradient, under_dynamo)
+    return _transformed(torch.func.grad, transforms.grad, func, argnums, has_aux)
 
 
 def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
@@ -109,8 +119,11 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]
     `vjp_fn(cotangents)`, cotangents like the output, gives the tuple of Jᵀ·cotangents, one for each primal. Raises
     TypeError for primals that are no float tensors, ValueError for a cotangent of another shape.
     """
-    if is_compiling():
-        return torch.func.vjp(func, *primals, has_aux=has_aux)
+    return torch.func.vjp(func, *primals, has_aux=has_aux) if _in_graph() else _vjp(func, primals, has_aux)
+
+
+@outside_of_dynamo
+def _vjp(func: Function, primals: tuple[Any, ...], has_aux: bool) -> tuple[Any, ...]:
     if active_recorder() is None:
         func = _kept(func, "call", lambda: compiled(_plain(func)))
     return transforms.vjp(func, primals, has_aux)
@@ -121,8 +134,13 @@ def jvp(func: Function, primals: Any, tangents: Any, *, has_aux: bool = False) -
 
     `primals` and `tangents` are tuples of the same structure and shapes. Raises TypeError or ValueError otherwise.
     """
-    if is_compiling():
+    if _in_graph():
         return torch.func.jvp(func, primals, tangents, has_aux=has_aux)
+    return _jvp(func, primals, tangents, has_aux)
+
+
+@outside_of_dynamo
+def _jvp(func: Function, primals: Any, tangents: Any, has_aux: bool) -> tuple[Any, ...]:
     inside = functools.partial(transforms.jvp, func, has_aux=has_aux)
     if active_recorder() is not None:
         return inside(primals, tangents)
@@ -142,20 +160,22 @@ def jacrev(
     (pytrees of) Jacobians. `argnums` and `has_aux` as for `grad`; `chunk_size` rows are computed at a time, by default
     all of them.
     """
-    under_dynamo = torch.func.jacrev(func, argnums, has_aux=has_aux, chunk_size=chunk_size)
-    if is_compiling():
-        return under_dynamo
-    return _transformed(func, jacobians.jacrev(func, argnums, has_aux, chunk_size), under_dynamo)
+    return _transformed(_torch_jacrev, jacobians.jacrev, func, argnums, has_aux, chunk_size)
+
+
+def _torch_jacrev(func: Function, argnums: int | tuple[int, ...], has_aux: bool, chunk_size: int | None) -> Function:
+    return torch.func.jacrev(func, argnums, has_aux=has_aux, chunk_size=chunk_size)
 
 
 def jacfwd(
     func: Function, argnums: int | tuple[int, ...] = 0, has_aux: bool = False, *, randomness: str = "error"
 ) -> Function:
     """Give the function that computes `func`'s Jacobian in forward mode: best for fewer inputs. See `jacrev`."""
-    under_dynamo = torch.func.jacfwd(func, argnums, has_aux, randomness=randomness)
-    if is_compiling():
-        return under_dynamo
-    return _transformed(func, jacobians.jacfwd(func, argnums, has_aux, randomness), under_dynamo)
+    return _transformed(_torch_jacfwd, jacobians.jacfwd, func, argnums, has_aux, randomness)
+
+
+def _torch_jacfwd(func: Function, argnums: int | tuple[int, ...], has_aux: bool, randomness: str) -> Function:
+    return torch.func.jacfwd(func, argnums, has_aux, randomness=randomness)
 
 
 def hessian(func: Function, argnums: int | tuple[int, ...] = 0) -> Function:
@@ -180,10 +200,11 @@ def vmap(
     default all. Raises ValueError where dims do not fit.
     """
     in_dims = tuple(in_dims) if isinstance(in_dims, list) else in_dims
-    if is_compiling():
-        return torch.func.vmap(func, in_dims, out_dims, randomness, chunk_size=chunk_size)
-    inside = batching.vmap(func, in_dims, out_dims, randomness, chunk_size)
-    return _transformed(func, inside, torch.func.vmap(func, in_dims, out_dims, randomness, chunk_size=chunk_size))
+    return _transformed(_torch_vmap, batching.vmap, func, in_dims, out_dims, randomness, chunk_size)
+
+
+def _torch_vmap(func: Function, in_dims: Any, out_dims: Any, randomness: str, chunk_size: int | None) -> Function:
+    return torch.func.vmap(func, in_dims, out_dims, randomness, chunk_size=chunk_size)
 
 
 def _plain(function: Function) -> Function:
