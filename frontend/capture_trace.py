@@ -16,6 +16,8 @@ from isthmus.frontend.capture_dynamo import CapturedGraph, CaptureLog
 from isthmus.frontend.captured import CompileCaptured, Compiled, Value
 from isthmus.frontend.generation import generation
 from isthmus.frontend.modes import leaving
+from isthmus.frontend.records import opened
+from isthmus.frontend.snapshot import PLAIN
 from isthmus.frontend.trace import OutputSlot, trace
 from isthmus.frontend.trace_guards import Mismatch, TraceGuard
 
@@ -129,8 +131,8 @@ class TracedFunction:
         except UnsupportedError as error:
             note.fallback = error
             raise
-        guard = TraceGuard(traced, self.function, leaves, structure)
-        self.log.guards.extend(f"{name} == {value!r}" for _, name, value in traced.reads if not isinstance(value, dict))
+        guard = TraceGuard(traced, leaves, structure)
+        self.log.guards.extend(f"{name} == {value!r}" for _, name, value in traced.reads if isinstance(value, PLAIN))
         given = [leaves[i] for i in traced.leaves]
         check = overlap.check_of(captured, [*given, *captured.constants])
         if check is not None and any(i >= len(given) for i in check.watched):
@@ -158,7 +160,7 @@ def _flatten(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Seque
     """Give the leaves of the arguments and their structure; the common case without a walk."""
     if not kwargs and all(type(a) in _LEAVES for a in args):
         return args, len(args)
-    return pytree.tree_flatten((args, kwargs))
+    return pytree.tree_flatten(opened((args, kwargs)))
 
 
 def builder(template: object) -> Callable[[Sequence[object]], object]:
@@ -171,7 +173,7 @@ def builder(template: object) -> Callable[[Sequence[object]], object]:
         if type(template) is list:
             return lambda results: [part(results) for part in parts]
         return lambda results: tuple([part(results) for part in parts])
-    leaves, spec = pytree.tree_flatten(template)
+    leaves, spec = pytree.tree_flatten(opened(template))
     slots = [(i, leaf.index) for i, leaf in enumerate(leaves) if isinstance(leaf, OutputSlot)]
     if not slots:
         return lambda results: template

@@ -70,6 +70,8 @@ class Program:
         self.root = self.scope = Scope(Block())
         self.schemas: set[str] = set()
         self.constants: list[Tensor] = []
+        self.met: list[Tensor] = []
+        """Arguments that were also reached in another way."""
         self.devices: dict[torch.device, bool] = {}
         """Devices of the program's tensors -> whether one there is more than a number (0-d)."""
         self.location: SourceLocation | None = None
@@ -124,6 +126,9 @@ class Program:
             with self.unrecorded():
                 fake = self.fake_mode.from_tensor(tensor, static_shapes=True)
             self._fake_constants[id(tensor)] = fake
+            if fake in self.root.values:  # it is an argument too
+                self.met.append(tensor)
+                return fake
             block = self.root.block
             self.root.values[fake] = block.insert_arg(self.type_of(fake), len(block.args))
             self.constants.append(tensor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -16,10 +17,14 @@ if TYPE_CHECKING:
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 """Values that a guard compares by equality; others by identity."""
+
+
+ABSENT = object()
+"""Stands for an attribute that is not there."""
 
 
 class AttributeReads:
@@ -57,10 +62,22 @@ class AttributeReads:
         key = (id(module), name)
         if key in self._found or name in _TABLES:
             return
-        if name in _HOOKS:
+        if name in HOOKS:
             self._found[key] = (module, name, dict(value))  # type: ignore[call-overload]
-        elif name in vars(module) and not name.startswith("_"):
+        elif name.startswith("_"):
+            return
+        elif name in vars(module):
             self._found[key] = (module, name, value)
+        else:
+            self._note_inherited(key, module, name)
+
+    def _note_inherited(self, key: tuple[int, str], module: nn.Module, name: str) -> None:
+        """A number or a method of the class: it stays that, and the module gets none of its own."""
+        owner = next((cls for cls in type(module).__mro__ if name in vars(cls)), nn.Module)
+        if owner is nn.Module or not isinstance(vars(owner)[name], (*PLAIN, FunctionType)):
+            return
+        self._found[key] = (module, name, ABSENT)
+        self._found[id(owner), name] = (owner, name, vars(owner)[name])
 
 
 @contextmanager
@@ -98,15 +115,12 @@ def _restore(name: str, module: nn.Module, state: dict[str, dict[str, object]]) 
     for table, values in state.items():
         live: dict[str, object] = vars(module) if not table else vars(module)[table]
         for key in {*live, *values}:
-            now, then = live.get(key, _ABSENT), values.get(key, _ABSENT)
+            now, then = live.get(key, ABSENT), values.get(key, ABSENT)
             if now is then or (not isinstance(now, Tensor) and isinstance(now, PLAIN) and now == then):
                 continue
             changed.append(f"{name}.{key}")
-            if then is _ABSENT:
+            if then is ABSENT:
                 del live[key]
             else:
                 live[key] = then
     return changed
-
-
-_ABSENT = object()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import CellType, FunctionType
 from typing import cast
 
 import sympy
@@ -22,8 +21,10 @@ from isthmus.frontend.captured import Captured, Input
 from isthmus.frontend.finish import finish
 from isthmus.frontend.locations import from_frames
 from isthmus.frontend.modes import restored_modes
+from isthmus.frontend.outside import Outside
 from isthmus.frontend.python_calls import PythonCalls, intercepted
 from isthmus.frontend.recorder import Recorder
+from isthmus.frontend.records import opened
 from isthmus.frontend.snapshot import AttributeReads, unchanged
 from isthmus.frontend.symbolic import SizeReader
 from isthmus.frontend.torch_private import python_dispatcher
@@ -47,17 +48,21 @@ class Traced:
     """Attributes of modules that were read: (module, name, value)."""
     size_guard: str | None
     """A condition on t0, t1, ... (the tensors and integers of `leaves`), in torch's own words."""
+    outside: Outside
+    """What else the function may have read."""
+    same: tuple[tuple[int, Tensor | int], ...] = ()
+    """Leaves that must be this very tensor, or the same one as an earlier leaf."""
 
 
 _TRACING = threading.RLock()
 """Tracing patches functions that all threads share: one at a time."""
 
 
-@dataclass(frozen=True)
 class OutputSlot:
-    """Stands for entry `index` of the captured program's outputs."""
+    """Stands for entry `index` of the captured program's outputs (no dataclass: those are containers)."""
 
-    index: int
+    def __init__(self, index: int) -> None:
+        self.index = index
 
 
 def trace(
@@ -94,7 +99,7 @@ class _Call:
 def _attempt(call: _Call, known: Sequence[sympy.Basic]) -> tuple[Recorder, Traced]:
     """Trace once. `known` guards hold from the start: sizes that they make equal are written one way."""
     function, name = call.function, call.name
-    leaves, structure = pytree.tree_flatten((tuple(call.args), dict(call.kwargs)))
+    leaves, structure = pytree.tree_flatten(opened((tuple(call.args), dict(call.kwargs))))
     shape_env = ShapeEnv()
     fake_mode = FakeTensorMode(shape_env=shape_env)
     fakes = [_fakify(fake_mode, i, leaf, call.dynamic) for i, leaf in enumerate(leaves)]
@@ -105,7 +110,8 @@ def _attempt(call: _Call, known: Sequence[sympy.Basic]) -> tuple[Recorder, Trace
     used = [i for i, f in enumerate(fakes) if isinstance(f, FakeTensor | torch.SymInt)]
     names = _names(function, call.args, dict(call.kwargs))
     inputs = [_input(leaves[i], fakes[i], names[i] if i < len(names) else f"argument {i}") for i in used]
-    modules = list(modules_of(function))
+    outside = Outside(function, [leaf for leaf in leaves if not isinstance(leaf, Tensor)])
+    modules = outside.modules
     for fake in (fakes[i] for i in used):
         if isinstance(fake, Tensor):
             recorder.add_input(fake)
@@ -117,17 +123,40 @@ def _attempt(call: _Call, known: Sequence[sympy.Basic]) -> tuple[Recorder, Trace
         calls = PythonCalls(recorder)
         with fake_mode, python_dispatcher(), recorder, calls:
             result = function(*given, **named)
-        result = calls.backward.wrapped(result)
+        result = calls.backward.wrapped(opened(result))
         flat, spec = pytree.tree_flatten(result)
         outputs = [o for o in flat if isinstance(o, Tensor | torch.SymInt | torch.SymFloat)]
         examples = [leaves[i] for i in used]
         captured = finish(recorder, inputs, [fakes[i] for i in used], examples, outputs, name, _known(modules))
+    _require_no_effects(recorder, outside, (given, named), fakes, structure)
     slots = iter(range(len(outputs)))
     template = [OutputSlot(next(slots)) if isinstance(o, Tensor | torch.SymInt | torch.SymFloat) else o for o in flat]
     placeholders = cast("list[torch.SymInt | FakeTensor]", [fakes[i] for i in used])
     guard = shape_env.produce_guards_expression(placeholders) if used else None
     output = pytree.tree_unflatten(template, spec)
-    return recorder, Traced(captured, tuple(used), captured.constants, output, reads.found, guard)
+    firsts = {id(leaf): i for i, leaf in reversed(list(enumerate(leaves)))}
+    same = (
+        *((i, firsts[id(leaf)]) for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and firsts[id(leaf)] < i),
+        *((firsts[id(tensor)], tensor) for tensor in recorder.met),
+    )
+    return recorder, Traced(captured, tuple(used), captured.constants, output, reads.found, guard, outside, same)
+
+
+def _require_no_effects(
+    recorder: Recorder, outside: Outside, given: object, fakes: Sequence[object], structure: pytree.TreeSpec
+) -> None:
+    """Refuse programs that change containers or objects which live on: later calls would not; these are put back."""
+    what = outside.changed()
+    outside.put_back()
+    after, now = pytree.tree_flatten(opened(given))
+    if what is None and (now != structure or any(a is not b for a, b in zip(after, fakes, strict=True))):
+        what = "a list, dictionary or dataclass among the arguments"
+    if what is not None:
+        raise UnsupportedError(
+            f"the program changes what lives on after the call: {what}",
+            location=recorder.location,
+            cure="return the new value instead, or use capture='dynamo'",
+        )
 
 
 # ---- Inputs
@@ -187,35 +216,3 @@ def _known(modules: Sequence[tuple[str, nn.Module]]) -> dict[int, Input]:
         for name, buffer in module.named_buffers():
             found.setdefault(id(buffer), Input(f"{prefix}.{name}", "buffer", buffer.requires_grad))
     return found
-
-
-def modules_of(function: Callable[..., object]) -> Iterator[tuple[str, nn.Module]]:
-    """Give the modules that a function surely works with: itself, its self, those in its closure and its globals."""
-    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
-    if isinstance(owner, nn.Module):
-        yield "self", owner
-    cells, variables = outer_values(function)
-    named = [("closure", cell.cell_contents) for cell, _ in cells] + [(name, value) for _, name, value in variables]
-    for name, value in named:
-        if isinstance(value, nn.Module):
-            yield name, value
-
-
-Cells = list[tuple[CellType, object]]
-Globals = list[tuple[Mapping[str, object], str, object]]
-
-
-def outer_values(function: Callable[..., object]) -> tuple[Cells, Globals]:
-    """Give the closure cells and globals that a function's own code names, with their values now."""
-    plain = inspect.unwrap(function.forward if isinstance(function, nn.Module) else function)
-    plain = getattr(plain, "__func__", plain)
-    if not isinstance(plain, FunctionType):
-        return [], []
-    cells: Cells = []
-    for cell in plain.__closure__ or ():
-        try:
-            cells.append((cell, cell.cell_contents))
-        except ValueError:  # not assigned yet
-            continue
-    table = plain.__globals__
-    return cells, [(table, name, table[name]) for name in plain.__code__.co_names if name in table]

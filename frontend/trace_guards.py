@@ -9,9 +9,9 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
 
-from isthmus.frontend.snapshot import PLAIN
+from isthmus.frontend.snapshot import ABSENT, HOOKS, PLAIN
 from isthmus.frontend.torch_private import tables_of
-from isthmus.frontend.trace import Traced, outer_values
+from isthmus.frontend.trace import Traced
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,7 @@ class Mismatch:
 class TraceGuard:
     """Tests arguments, modules' attributes, closure and torch's switches against those of one trace."""
 
-    def __init__(
-        self, traced: Traced, function: Callable[..., object], leaves: Sequence[object], structure: object
-    ) -> None:
+    def __init__(self, traced: Traced, leaves: Sequence[object], structure: object) -> None:
         self.structure = structure
         self.traced = traced
         self._tensor_leaves = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
@@ -39,9 +37,10 @@ class TraceGuard:
         self._fixed_shapes = [tuple(t.shape) for t in tensors]
         self._fast = _native_guard(tensors, self._shapes)
         self._modes = GlobalStateGuard()
-        self._reads = [(vars(m), name, _kept(value)) for m, name, value in traced.reads]
+        self._reads = [(vars(cast(Any, m)), n, value) for m, n, value in traced.reads if n not in HOOKS]
+        self._hooks = [(vars(cast(Any, m)), n, value) for m, n, value in traced.reads if n in HOOKS]
         self._slots = _slots(traced)
-        self._cells, self._globals = outer_values(function)
+        self._outside = traced.outside
         self._size_guard = _compile_size_guard(traced.size_guard)
 
     def holds(self, leaves: Sequence[object], structure: object) -> bool:
@@ -62,20 +61,23 @@ class TraceGuard:
         tensors = [leaves[i] for i in self._tensor_leaves]
         if not self._fast.check(*tensors):
             return self._tensor_mismatch(tensors) if explain else _SOME
+        for index, other in self.traced.same:
+            if leaves[index] is not (leaves[other] if isinstance(other, int) else other):
+                return Mismatch(f"argument {index} is not the same tensor as before elsewhere")
         if not self._modes.check():
             return Mismatch(f"{self._modes.reason()} differs")
         for table, name, value in self._reads:
+            now = table.get(name, ABSENT)
+            if now is not value and not _equal(now, value):
+                return Mismatch(f"attribute {name} is {_shown(now)}, was {_shown(value)}")
+        for table, name, value in self._hooks:
             if table.get(name) != value:
-                return Mismatch(f"attribute {name} is {table.get(name)!r}, was {value!r}")
+                return Mismatch(f"{name} of a module differ")
         for table, name, held in self._slots:
             if table.get(name) is not held:
                 return Mismatch(f"{name} is another tensor")
-        for cell, value in self._cells:
-            if (now := cell.cell_contents) is not value and not _equal(now, value):
-                return Mismatch(f"a closure variable is {now!r}, was {value!r}")
-        for table, name, value in self._globals:
-            if (now := table.get(name)) is not value and not _equal(now, value):
-                return Mismatch(f"{name} is {now!r}, was {value!r}")
+        if (changed := self._outside.changed()) is not None:
+            return Mismatch(changed)
         if self._size_guard is not None and not self._size_guard([leaves[i] for i in self.traced.leaves]):
             return Mismatch(f"not {self.traced.size_guard}")
         return None
@@ -104,6 +106,10 @@ def _native_guard(tensors: Sequence[Tensor], shapes: Sequence[Sequence[int | Non
     return TensorGuards(*tensors, dynamic_dims_sizes=cast(Any, shapes), dynamic_dims_strides=cast(Any, strides))
 
 
+def _shown(value: object) -> str:
+    return "not there" if value is ABSENT else repr(value)
+
+
 def _equal(now: object, then: object) -> bool:
     return isinstance(now, PLAIN) and type(now) is type(then) and now == then
 
@@ -123,10 +129,6 @@ def _pattern(traced: Traced, leaf: int) -> list[int | None]:
     block = ir.function(traced.captured.module, "main").body.block
     shape = ir.shape_of(block.args[traced.leaves.index(leaf)])
     return [None if isinstance(n, Size) else n for n in shape]
-
-
-def _kept(value: object) -> object:
-    return dict(cast(Mapping[str, object], value)) if isinstance(value, dict) else value
 
 
 def _slots(traced: Traced) -> list[tuple[Mapping[str, object], str, Tensor]]:

@@ -110,7 +110,7 @@ def _output(output: UserOutput, arguments: list[Value], results: list[Tensor], s
     if output.kind == "value":
         return results[output.index]
     if output.kind == "constant":
-        return output.value
+        return output.value.evaluate(sizes) if isinstance(output.value, Size) else output.value
     base = cast(Tensor, results[output.index] if output.kind == "alias" else arguments[output.index])
     start = int(base.storage_offset()) * base.element_size()
     for view in output.chain:

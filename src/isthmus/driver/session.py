@@ -13,6 +13,7 @@ from isthmus import ir
 from isthmus.dialects import aten, prim
 from isthmus.dialects.signature import Signature
 from isthmus.driver.artifacts import Record, log
+from isthmus.driver.conventions import convention_of
 from isthmus.driver.derivatives import LibraryCalls
 from isthmus.driver.lowering import Lowering, compiling
 from isthmus.driver.options import Options
@@ -24,6 +25,7 @@ from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.boundary import CompiledFunction
 from isthmus.runtime.convention import Executable
 from isthmus.runtime.interpret import interpreted
+from isthmus.sizes import Size
 
 _COMPILED: list[int] = [0]
 
@@ -101,21 +103,27 @@ def _captured_only(captured: Captured) -> Compiled:
     func = ir.function(captured.module, "main")
     run = cast(Executable, interpreted(func, module=captured.module))
     outputs = Signature.of(func).user_outputs or ()
+    sized = any(isinstance(entry[1], Size) for entry in outputs)
+    convention = convention_of(func)
 
     def call(arguments: list[CapturedValue]) -> Sequence[CapturedValue]:
         given = [*arguments, *captured.constants]
         results = run(given)
-        return [cast(CapturedValue, _user_output(entry, given, results)) for entry in outputs]
+        sizes = convention.sizes(given) if sized else {}
+        return [cast(CapturedValue, _user_output(entry, given, results, sizes)) for entry in outputs]
 
     return call
 
 
 def _user_output(
-    entry: tuple[ir.LiteralValue, ...], arguments: Sequence[object], results: list[torch.Tensor]
+    entry: tuple[ir.LiteralValue, ...],
+    arguments: Sequence[object],
+    results: list[torch.Tensor],
+    sizes: Mapping[str, int],
 ) -> object:
     kind, what, *_ = entry
     if kind == "constant":
-        return what
+        return what.evaluate(sizes) if isinstance(what, Size) else what
     assert isinstance(what, int)
     return arguments[what] if kind == "argument" else results[what]
 
