@@ -102,7 +102,7 @@ class ThreadBody(Body):
         n, d = ir.operands_of(op)
         if ir.dtype_of(n) not in ("f32", "bf16", "f16"):
             return False
-        shared = {self.plan.spread} if self.plan.shares_rows else set(self.plan.kernel.parallel)
+        shared = self.plan.shared_dims
         dims = self.plan.varying
         return bool(shared & dims[n]) and not shared & dims[d]
 
@@ -112,7 +112,7 @@ class ThreadBody(Body):
         """Whether different threads emit an op for different places."""
         if not self.plan.shares_rows:
             return True
-        return self.plan.spread in self.plan._dims_of(op)  # pyright: ignore[reportPrivateUsage]
+        return bool(self.plan.shared_dims & self.plan.dims_of(op))
 
     def store(self, op: Operation) -> None:
         """kernel.store: what is the same for the whole group is written by its first thread."""
@@ -138,6 +138,8 @@ class ThreadBody(Body):
 
     def step_of(self, sink: k.AccumulateOp) -> tuple[int, ...]:
         """The steps along the dims of a sum's map."""
+        if self.plan.is_flat:
+            return self.step
         dims = cast(k.Map, sink.properties["map"]).dims()
         return tuple(n for d, n in zip(self.plan.kernel.rows, self.step, strict=False) if d in dims)
 

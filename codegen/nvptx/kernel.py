@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from isthmus.codegen.cpu.kernel import multiple
 from isthmus.codegen.cpu.sizes import SizeValues
-from isthmus.codegen.llvm_text import I32, I64, PTR, Function, Module, Value
+from isthmus.codegen.llvm_text import I64, PTR, Function, Module, Value
 from isthmus.codegen.nvptx.body import ThreadBody, ThreadState
 from isthmus.codegen.nvptx.plan import GridPlan
 from isthmus.codegen.nvptx.rows import Rows
@@ -107,15 +107,11 @@ class Grid(Rows):
         """All threads of the group at one point after the other."""
         if self.plan.chunk == 1:
             with self.state.frame():
-                self._set_indices(low)
+                self.set_indices(low, self.kernel.parallel, k.points(self.kernel))
                 self._point()
             return
-        before = self.threads.barriers
-        with self._odometer(self.kernel.parallel, low, high), self.state.frame():
+        with self._odometer(self.kernel.parallel, low, high), self.state.frame(), self.threads.turn():
             self._point()
-            if self.threads.barriers == before + 1:
-                # What one warp still reads of this point's exchange, another must not overwrite with the next one's.
-                self.threads.barrier()
 
     def _points_side_by_side(self, low: Value, high: Value) -> None:
         """Each thread at points of its own: whole vectors of a chunk, and what is left over one by one."""
@@ -149,27 +145,9 @@ class Grid(Rows):
         """Emit `lanes` neighbouring points from q on."""
         ops = self.kernel.block.ops
         with self.state.frame():
-            self._set_indices(q)
+            self.set_indices(q, self.kernel.parallel, k.points(self.kernel))
             if self.plan.vector is not None:
                 self._emit_scope(ops, 1, 0)
                 self._prepare_scope(ops, 2)
             with self.state.vector(lanes, None, copy):
                 self._point()
-
-    def _set_indices(self, q: Value) -> None:
-        """Cut the number of a point into its indices."""
-        state, dims = self.state, self.kernel.parallel
-        rest = q
-        for d in reversed(dims[1:]):
-            size = self.plan.sizes[d]
-            state.indices[d] = self._divided("urem", rest, size)
-            rest = self._divided("udiv", rest, size)
-        for d in dims[:1]:
-            state.indices[d] = rest
-
-    def _divided(self, op: str, x: Value, by: int | object) -> Value:
-        f, n = self.f, k.points(self.kernel)
-        if isinstance(n, int) and n < 1 << 31 and isinstance(by, int):
-            short = f.binary(op, f.cast("trunc", x, I32), f.const(by, I32))
-            return f.cast("zext", short, I64)
-        return f.binary(op, x, self.state.size(by))  # pyright: ignore[reportArgumentType]

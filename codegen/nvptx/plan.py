@@ -14,6 +14,7 @@ from xdsl.ir import Operation, SSAValue
 
 from isthmus import ir
 from isthmus.codegen.cpu.plan import Access, Plan
+from isthmus.codegen.cpu.sizes import product
 from isthmus.dialects import kernel as k
 from isthmus.dialects.kernel.base import lit, require
 from isthmus.dialects.target import Target
@@ -38,6 +39,8 @@ class GridPlan(Plan):
         """The dim that threads share out; None: all parallel dims as one."""
         self.copies = max(1, _number(kernel, "unroll", 1))
         """Steps of a walk along the spread dim that are written side by side."""
+        self.is_flat = self.shares_rows and lit(kernel, "flat") is True
+        """Whether threads share out the positions of all row dims as one."""
 
     def _lanes(self, target: Target) -> int:
         return _number(self.kernel, "width", 1)
@@ -83,18 +86,34 @@ class GridPlan(Plan):
 
     def _can_share(self, op: k.AccumulateOp) -> bool:
         place = self.sum_place(op)
-        return self.shares_rows and self.injective(op) if place == "own" else place == "total" or self.shares_rows
+        if place == "own":
+            return self.injective(op)
+        return place == "total" or (self.shares_rows and not (self.is_flat and place == "group"))
+
+    @property
+    def shared_dims(self) -> frozenset[int]:
+        """The dims along which the threads of a group are at different positions."""
+        if not self.shares_rows:
+            return frozenset(self.kernel.parallel)
+        return frozenset(self.kernel.rows if self.is_flat else (cast(int, self.spread),))
+
+    @property
+    def row_length(self) -> Dim:
+        """Positions of all row dims together."""
+        return product(tuple(self.sizes[d] for d in self.kernel.rows))
 
     # ---- rows in registers
 
     @cached_property
     def steps(self) -> int | None:
         """Steps in which a thread walks a row, all row dims together; None where that is not known."""
-        total = 1
+        length, total = self.row_length, 1
+        if not isinstance(length, int):
+            return None
+        if self.is_flat:
+            return -(-length // self.span)
         for d in self.kernel.rows:
-            size = self.sizes[d]
-            if not isinstance(size, int):
-                return None
+            size = cast(int, self.sizes[d])
             total *= -(-size // self.span) if d == self.spread else size
         return total
 
@@ -128,6 +147,10 @@ class GridPlan(Plan):
             return "shared" if chosen == "shared" and known and not ir.is_complex(dtype) else None
         return "local" if chosen == "register" and self.strip_length(value) is not None else None
 
+    def dims_of(self, op: Operation) -> frozenset[int]:
+        """Give the dims that an op depends on, with those of its map where it writes."""
+        return self._dims_of(op)
+
     # ---- sums over points
 
     def sum_place(self, op: k.AccumulateOp) -> str:
@@ -141,16 +164,15 @@ class GridPlan(Plan):
             return "total"
         if not self.shares_rows:
             return "single"
-        assert self.spread is not None
-        varies = self.spread in self._dims_of(op)
-        if self.spread not in map_.dims():
+        varies = bool(self.shared_dims & self.dims_of(op))
+        if not self.shared_dims & map_.dims():
             return "group" if varies else "single"
         return "own"
 
     def injective(self, op: k.AccumulateOp) -> bool:
-        """Whether different positions along the spread dim go to different places."""
+        """Whether different positions along the shared dims go to different places."""
         map_ = cast(k.Map, op.properties["map"])
-        return any(e.only_dim() == self.spread for e in map_.data)
+        return map_.separates(self.shared_dims, self.sizes)
 
     # ---- alignment
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from isthmus import ir
@@ -12,11 +12,12 @@ from isthmus.codegen.cpu.kernel import Loops, multiple
 from isthmus.codegen.cpu.plan import Walk
 from isthmus.codegen.cpu.reductions import Accumulator
 from isthmus.codegen.dtypes import Operand
-from isthmus.codegen.llvm_text import Value
+from isthmus.codegen.llvm_text import I32, I64, Value
 from isthmus.codegen.nvptx.body import Lanes, ThreadBody, Whole
 from isthmus.codegen.nvptx.plan import GridPlan
 from isthmus.codegen.nvptx.threads import Threads
 from isthmus.dialects import kernel as k
+from isthmus.sizes import Dim
 
 
 class Rows(Loops):
@@ -37,7 +38,10 @@ class Rows(Loops):
                 made.start()
                 body.accumulators[op] = made
             body.step = ()
-            self._nest(walk, 0, plan.copies)
+            if plan.is_flat:
+                self._flat(walk)
+            else:
+                self._nest(walk, 0, plan.copies)
             found = self._combined([body.accumulators[op] for op in walk.reductions])
             for op, values in zip(walk.reductions, found, strict=True):
                 for result, value in zip(op.results, values, strict=True):
@@ -74,6 +78,45 @@ class Rows(Loops):
 
         self._outer(d, position)
 
+    def _flat(self, walk: Walk) -> None:
+        """The positions of all row dims as one dim, which threads share out."""
+        body, state = self.body, self.state
+        first, last = self.plan.point + 1, len(self.plan.scopes) - 1
+        self._prepare_scope(walk.ops, first)
+        self._splat_uniform(walk, self.plan.vector is not None)
+
+        def step(position: Value, copy: int) -> None:
+            with state.frame():
+                self.set_indices(position, self.kernel.rows, self.plan.row_length)
+                for scope in range(first, last):
+                    self._emit_scope(walk.ops, scope, None)
+                    self._prepare_scope(walk.ops, scope + 1)
+                with state.vector(self.plan.lanes, None, copy):
+                    for value in walk.restored:
+                        body.restore(value)
+                    self._emit_scope(walk.ops, last, None)
+                    for value in walk.kept:
+                        body.keep(value)
+
+        self._spread(self.plan.row_length, step)
+
+    def set_indices(self, q: Value, dims: Sequence[int], count: Dim) -> None:
+        """Cut the number of a position, of `count`, into its indices along dims."""
+        state, rest = self.state, q
+        for d in reversed(dims[1:]):
+            size = self.plan.sizes[d]
+            state.indices[d] = self._divided("urem", rest, size, count)
+            rest = self._divided("udiv", rest, size, count)
+        for d in dims[:1]:
+            state.indices[d] = rest
+
+    def _divided(self, op: str, x: Value, by: Dim, count: Dim) -> Value:
+        f = self.f
+        if isinstance(count, int) and count < 1 << 31 and isinstance(by, int):
+            short = f.binary(op, f.cast("trunc", x, I32), f.const(by, I32))
+            return f.cast("zext", short, I64)
+        return f.binary(op, x, self.state.size(by))
+
     def _outer(self, d: int, position: Callable[[Value], None]) -> None:
         """Every position of an outer row dim, in order."""
         size, body, before = self.plan.sizes[d], self.body, self.body.step
@@ -84,7 +127,7 @@ class Rows(Loops):
                     position(self.f.index(n))
             body.step = before
             return
-        with self.f.loop(0, self.state.size(size)) as i, self.state.frame():
+        with self.f.loop(0, self.state.size(size)) as i, self.state.frame(), self.threads.turn():
             position(i)
 
     def _shared_out(self, walk: Walk, d: int, scope: int) -> None:
@@ -105,15 +148,15 @@ class Rows(Loops):
                 for value in walk.kept:
                     body.keep(value)
 
-        self._spread(d, step)
+        self._spread(self.plan.sizes[d], step)
         found = self._combined([body.accumulators.pop(op) for op in sums])
         for op, (value,) in zip(sums, found, strict=True):
             body.add_by_first(op, value)
 
-    def _spread(self, d: int, step: Callable[[Value, int], None]) -> None:
-        """The steps of one thread along the spread dim: (position, number of the unrolled copy)."""
+    def _spread(self, size: Dim, step: Callable[[Value, int], None]) -> None:
+        """The steps of one thread along what is shared out: (position, number of the unrolled copy)."""
         f, plan = self.f, self.plan
-        span, size = plan.span, plan.sizes[d]
+        span = plan.span
         first = self.threads.lane * plan.lanes
         if plan.is_unrolled:
             self._written_out(span, cast(int, size), first, step)
@@ -192,6 +235,16 @@ class Rows(Loops):
         """Every position along the dims of a sum's map that this thread takes part in; `step` has these dims only."""
         dims = [d for d in self.kernel.rows if d in cast(k.Map, op.properties["map"]).dims()]
         self.body.step = ()
+        if self.plan.is_flat and dims:
+
+            def flat(position: Value, copy: int) -> None:
+                with self.state.frame():
+                    self.set_indices(position, self.kernel.rows, self.plan.row_length)
+                    with self.state.vector(self.plan.lanes, None, copy):
+                        do()
+
+            self._spread(self.plan.row_length, flat)
+            return
 
         def at(depth: int) -> None:
             if depth == len(dims):
@@ -206,7 +259,7 @@ class Rows(Loops):
                         self.state.indices[d] = position
                         at(depth + 1)
 
-                self._spread(d, step)
+                self._spread(self.plan.sizes[d], step)
             else:
 
                 def position(i: Value) -> None:

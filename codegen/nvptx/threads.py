@@ -6,7 +6,8 @@ exchange what they have through shared memory, with one barrier for all values o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 
 from isthmus.codegen.dtypes import Operand, from_parts, parts_of
 from isthmus.codegen.llvm_text import I1, I32, I64, PTR, VOID, Function, Type, Value
@@ -24,8 +25,7 @@ class Threads:
         self.count, self.group = count, group
         self._name = name
         self._buffers = 0
-        self.barriers = 0
-        """Places in the text where all threads of a block meet."""
+        self._barriers = 0
         self.index = self._register("tid.x")
         self.block = self._register("ctaid.x")
         self.lane = self.index if group == count else self.index & (group - 1)
@@ -49,9 +49,21 @@ class Threads:
 
     def barrier(self) -> None:
         """Wait for all threads of the block; what they wrote to memory can be read then."""
-        self.barriers += 1
+        self._barriers += 1
         self.f.module.declare("llvm.nvvm.barrier.cta.sync.aligned.all", VOID, [I32])
         self.f.line("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
+
+    @contextmanager
+    def turn(self) -> Generator[None]:
+        """One turn of a loop: where its threads meet once, they meet again at its end.
+
+        What one warp still reads of this turn's exchange, another must not overwrite with the next one's. Two exchanges
+        have memory of their own, and the barrier of each keeps that of the other.
+        """
+        before = self._barriers
+        yield
+        if self._barriers == before + 1:
+            self.barrier()
 
     # ---- combining
 

@@ -147,12 +147,27 @@ class Expr:
         """Give the factor of d_dim outside quotients and remainders; 0 when it is not there."""
         return next((c for (kind, index, _), c in self.terms if kind == "d" and index == dim), 0)
 
-    def only_dim(self) -> int | None:
-        """Give the dim whose every position gives another value, nothing else mattering; None where there is none."""
-        if len(self.terms) != 1:
-            return None
-        ((kind, index, _), _), *_ = self.terms
-        return index if kind == "d" and isinstance(index, int) else None
+    def separated(self, dims: frozenset[int], sizes: Sequence[Dim]) -> frozenset[int]:
+        """Give those of `dims` whose positions, all together, always give different values, whatever the others are.
+
+        From the innermost on: what is separated so far covers a stretch of `whole`; the next of these dims has that as
+        its coefficient. All other coefficients must be multiples of the stretch in the end.
+        """
+        left = dict(self.terms)
+        if not self.is_affine() or self.values():
+            return frozenset()
+        found: list[int] = []
+        whole: Dim | None = None
+        candidates = sorted((d for d in dims if self.coefficient(d) != 0), reverse=True)
+        for d in candidates:
+            own = self.coefficient(d)
+            if whole is not None and exact_quotient(own, whole) is None:
+                continue
+            whole = own * sizes[d]
+            found.append(d)
+            del left[("d", d, 0)]
+        fits = whole is not None and all(exact_quotient(c, whole) is not None for c in left.values())
+        return frozenset(found) if fits and whole != 0 else frozenset()
 
     def dims(self) -> frozenset[int]:
         """Give the dims of the space that the expression depends on, quotients and remainders included."""

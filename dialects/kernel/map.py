@@ -126,6 +126,16 @@ class Map(Data[tuple[Expr, ...]]):
         """Give the dims of the space that the map depends on."""
         return frozenset[int]().union(*(e.dims() for e in self.data))
 
+    def separates(self, dims: frozenset[int], sizes: Sequence[Dim]) -> bool:
+        """Tell whether positions that differ along `dims` always have different indices, whatever the other dims are.
+
+        So it is where each of these dims has an index that `Expr.separates` it, those before it being one with it.
+        """
+        left = set(dims)
+        for expr in self.data:
+            left -= expr.separated(frozenset(left), sizes)
+        return not left
+
     def values(self) -> frozenset[int]:
         """Give the numbers of the index operands that the map reads."""
         return frozenset[int]().union(*(e.values() for e in self.data))

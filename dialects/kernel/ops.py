@@ -47,7 +47,8 @@ class FusedOp(LaunchOp, Space):
     sizes, classes: the space, parallel dims before row dims, the innermost last. symbols: the size symbols that it
     reads. initial: per result the operand that it starts as a copy of, or none. layouts: per result its strides in
     elements, none where row-major. Put there by schedule: partitions, vector (a dim), width (lanes), unroll; for a GPU
-    also threads (of a block), group (threads that share a partition), chunk (points of a partition).
+    also threads (of a block), group (threads that share a partition), chunk (points of a partition),
+    flat (threads share out all row dims as one).
     """
 
     name = "kernel.fused"
@@ -66,6 +67,7 @@ class FusedOp(LaunchOp, Space):
     threads = opt_prop_def(Literal)
     group = opt_prop_def(Literal)
     chunk = opt_prop_def(Literal)
+    flat = opt_prop_def(Literal)
     places = opt_prop_def(Literal)
     traits = traits_def(NoTerminator())
 

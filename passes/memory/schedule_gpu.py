@@ -34,6 +34,8 @@ BUSY_THREADS = 1 << 15
 """So many threads keep a GPU busy."""
 STEPS = 4
 """Steps in which a block walks a row: enough reads in flight, few enough registers."""
+LONG_ROW = 256
+"""Vectors of the last row dim that are enough for a block."""
 WARP_STEPS = 8
 """A row of up to so many steps is walked by one warp, which needs no barrier."""
 
@@ -109,9 +111,19 @@ def _can_share(op: kernel.FusedOp, sums: list[kernel.AccumulateOp], spread: int 
         dims = _map(one).dims()
         if dims and spread not in op.rows:
             return False
-        if spread in dims and not any(e.only_dim() == spread for e in _map(one).data):
+        if spread in dims and not _map(one).separates(frozenset({spread}), op.sizes_):
             return False
     return True
+
+
+def _is_flat(op: kernel.FusedOp, width: int, sums: list[kernel.AccumulateOp]) -> bool:
+    """Whether threads share out all row dims as one: where the last one alone is short, and sums keep their places."""
+    last, rows = op.sizes_[op.rows[-1]], frozenset(op.rows)
+    if len(op.rows) < 2 or not all(isinstance(op.sizes_[d], int) for d in op.rows):
+        return False
+    maps = [_map(one) for one in sums]
+    kept = all(not m.dims() or (rows <= m.dims() and m.separates(rows, op.sizes_)) for m in maps)
+    return kept and cost.numeric(last) // width < LONG_ROW
 
 
 # ---- width
@@ -183,8 +195,9 @@ def _walk_together(op: kernel.FusedOp, spread: int, sums: list[kernel.Accumulate
     """A group walks each row together: a warp, a part of one or a whole block."""
     size = op.sizes_[spread]
     width = _width(op, spread, size)
-    vectors = max(1, -(-cost.numeric(size) // width))
-    outer = _extent(op, op.rows[:-1])
+    flat = _is_flat(op, width, sums)
+    outer = 1 if flat else _extent(op, op.rows[:-1])
+    vectors = max(1, -(-(_extent(op, op.rows) if flat else cost.numeric(size)) // width))
     group = _power_of_two(vectors)
     if vectors > WARP:
         whole_warp = vectors * outer <= WARP * WARP_STEPS and not sums
@@ -193,7 +206,9 @@ def _walk_together(op: kernel.FusedOp, spread: int, sums: list[kernel.Accumulate
     if sums:
         group = max(WARP, group)
     threads = group if group > WARP or sums else 4 * WARP
-    steps = _steps(op, spread, group * width)
+    if flat:
+        op.properties["flat"] = Literal.of(True)
+    steps = -(-vectors // group) if flat else _steps(op, spread, group * width)
     keep_rows(op, spread, steps=steps, width=width, threads=threads, whole_block=threads == group)
     if sums:
         _write(op, width=width, unroll=STEPS // 2, threads=threads, group=group)

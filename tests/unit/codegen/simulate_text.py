@@ -125,7 +125,7 @@ def scalar_constant(text: str, of: Kind):
 def parse(text: str) -> Parsed:
     """Read the one function that a module defines."""
     shared, total = {}, 0
-    for found in re.finditer(r"^@(\w+) = .*?addrspace\(3\) global \[(\d+) x (\w+)\]", text, re.M):
+    for found in re.finditer(r"^@(\w+) = internal addrspace\(3\) global \[(\d+) x (\w+)\]", text, re.M):
         size = int(found[2]) * max(1, Kind(found[3]).bits // 8)
         shared[found[1]] = (total, size)
         total += -(-size // 16) * 16

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import test_kernels
 import torch
+from kernel_text import PARALLEL, ROW, function, tensor
 from run_grid import on_grid
+from run_kernel import TORCH
 from test_kernels import (  # noqa: F401
     TOLERANCE,
     test_argmax_takes_the_first_and_nan,
@@ -22,6 +24,9 @@ from test_kernels import (  # noqa: F401
     test_transposed_reads_and_writes,
 )
 
+from isthmus import ir
+from isthmus.codegen import nvptx
+from isthmus.diagnostics import IRError
 from isthmus.passes.memory.schedule_gpu import schedule
 
 
@@ -41,3 +46,126 @@ def check(text, inputs, vectors=(), calls=(), tolerance=None, target=None):
 def on_the_grid(monkeypatch):
     monkeypatch.setattr(test_kernels, "check", check)
     torch.manual_seed(0)
+
+
+def compare(text, *inputs, aligned=True, residence=None, **attributes):
+    """A scheduled kernel, with some decisions replaced, against the interpreter."""
+    c = on_grid(text)
+    schedule(c.kernel)
+    for op in c.kernel.block.ops:
+        if residence and "residence" in op.attributes:
+            op.attributes["residence"] = ir.Literal.of(residence)
+    for name, value in attributes.items():
+        c.kernel.properties[name] = ir.Literal.of(value)
+    for result, wanted in zip(c(*inputs, aligned=aligned), c.interpreted(*inputs), strict=True):
+        torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-5, equal_nan=True)
+    return c
+
+
+PIECES = """
+    %v = kernel.load {operand = 0, map = [d0, d1*32 + d2*8 + d3]} : f32
+    %s = kernel.reduce %v {kind = "add", dims = [1, 2, 3]} : f32
+    %a = prim.sub %v, %s : f32
+    kernel.store %a {result = 0, map = [d0, d1*32 + d2*8 + d3]}
+    kernel.accumulate %v {result = 1, kind = "add", map = [d1*32 + d2*8 + d3]}
+    kernel.accumulate %s {result = 2, kind = "max", map = []}"""
+
+
+@pytest.mark.parametrize("residence", ["register", "recompute"])
+def test_short_rows_of_several_dims_are_shared_out_as_one(residence):
+    text = function(
+        [tensor([13, 96])],
+        [tensor([13, 96]), tensor([4, 96]), tensor([4])],
+        [13, 3, 4, 8],
+        [PARALLEL, ROW, ROW, ROW],
+        PIECES,
+        partitions=4,
+    )
+    c = compare(text, torch.randn(13, 96), residence=residence)
+    assert c.kernel.flat is not None and c.kernel.properties["group"].data == 32
+
+
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("length", [5, 100, 700])
+def test_sums_at_outer_positions_of_a_row(flat, length):
+    """A sum whose place the threads' own dim does not name: they are combined at each place."""
+    body = """
+    %v = kernel.load {operand = 0, map = [d0, d1, d2]} : f32
+    kernel.accumulate %v {result = 0, kind = "add", map = [d1]}
+    %s = kernel.reduce %v {kind = "add", dims = [1, 2]} : f32
+    kernel.store %s {result = 1, map = [d0]}"""
+    results = [tensor([2, 4]), tensor([9])]
+    text = function([tensor([9, 4, length])], results, [9, 4, length], [PARALLEL, ROW, ROW], body, partitions=2)
+    if flat:  # several threads would write one place
+        with pytest.raises(IRError, match="one thread for each partition"):
+            compare(text, torch.randn(9, 4, length), flat=True)
+    else:
+        compare(text, torch.randn(9, 4, length))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i1"])
+def test_rows_in_shared_memory(dtype):
+    n = 520
+    body = f"""
+    %v = kernel.load {{operand = 0, map = [d0, d1]}} : {dtype}
+    %f = prim.convert %v : f32
+    %s = kernel.reduce %f {{kind = "add", dims = [1]}} : f32
+    %d = prim.sub %f, %s : f32
+    %m = kernel.reduce %d {{kind = "max", dims = [1]}} : f32
+    %q = prim.mul %d, %m : f32
+    kernel.store %q {{result = 0, map = [d0, d1]}}"""
+    text = function([tensor([5, n], dtype)], [tensor([5, n])], [5, n], [PARALLEL, ROW], body)
+    x = torch.rand(5, n).round(decimals=1).to(TORCH[dtype])
+    c = compare(text, x, residence="shared", threads=64, group=64, unroll=2)
+    launches = nvptx.llvm_text([c.kernel], "sm_90")[1]
+    assert [launch.shared_bytes for launch in launches.values()] == [-(-n * x.element_size() // 16) * 16]
+
+
+@pytest.mark.row("I11")
+@pytest.mark.parametrize("m,n", [(5, 8), (33, 100), (1, 1), (40, 2050)])
+def test_symbolic_sizes(m, n):
+    text = test_kernels.softmax("s0", "s1", more=', symbols = ["s1", "s0"]')
+    compare(text, torch.randn(m, n), torch.randn(n))
+
+
+def test_buffers_may_begin_anywhere():
+    assert compare(test_kernels.softmax(17, 100), torch.randn(17, 100), torch.randn(100), aligned=False)
+    body = "%v = kernel.load {operand = 0, map = [d0]} : f32\nkernel.store %v {result = 0, map = [d0]}"
+    text = function([tensor([1000])], [tensor([1000])], [1000], [PARALLEL], body)
+    kernel = compare(text, torch.randn(1000), aligned=False).kernel
+    for aligned, alignment in ((True, "align 16"), (False, "align 4")):
+        written, launches = nvptx.llvm_text([kernel], "sm_90", aligned=aligned)
+        assert f"load <4 x float>, ptr %v13, {alignment}" in written.replace("%v12,", "%v13,")
+        assert {launch.alignment for launch in launches.values()} == {16 if aligned else 1}
+
+
+@pytest.mark.parametrize("bad", [None, -2, 4, 1 << 40])
+def test_an_index_out_of_bounds_is_reported(bad):
+    body = """
+    %i = kernel.load {operand = 1, map = [d0]} : i64
+    %c = kernel.check %i {bound = 4, dim = 0} : i64
+    %v = kernel.load %c {operand = 0, map = [v0]} : f32
+    kernel.store %v {result = 0, map = [d0]}"""
+    c = on_grid(function([tensor([4]), tensor([1300], "i64")], [tensor([1300])], [1300], [PARALLEL], body))
+    schedule(c.kernel)
+    x, index = torch.randn(4), torch.arange(1300) % 4
+    if bad is not None:
+        index[1100] = bad
+    (result,) = c(x, index)
+    assert c.error == (0 if bad is None else (1 << 56) | (bad & ((1 << 56) - 1)))
+    assert torch.equal(result, x[torch.where((index < 0) | (index > 3), 0, index)])
+
+
+@pytest.mark.parametrize("group", [1, 2, 8, 32, 64, 256])
+def test_groups_of_every_size_give_the_same_rows(group):
+    text = test_kernels.softmax(19, 24)
+    compare(
+        text, torch.randn(19, 24), torch.randn(24), threads=max(group, 32), group=group, width=4 if group > 1 else 1
+    )
+
+
+def test_a_schedule_that_does_not_fit_is_refused():
+    text = test_kernels.softmax(19, 24)
+    for wrong in (dict(width=5), dict(group=48), dict(threads=40, group=40), dict(chunk=2)):
+        with pytest.raises(IRError):
+            compare(text, torch.randn(19, 24), torch.randn(24), **wrong)

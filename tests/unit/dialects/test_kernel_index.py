@@ -130,3 +130,35 @@ def test_symbolic_sizes_come_apart() -> None:
 )
 def test_is_nonnegative(size: Size | int, expected: bool) -> None:
     assert kernel.is_nonnegative(size) is expected
+
+
+def test_positions_that_dims_separate():
+    sizes = (3, 12, 64)
+
+    def separates(map_: Map, *dims: int) -> bool:
+        return map_.separates(frozenset(dims), sizes)
+
+    linear = dim(0) * 768 + dim(1) * 64 + dim(2)
+    assert separates(Map.of([linear]), 2) and separates(Map.of([linear]), 1, 2) and separates(Map.of([linear]), 0, 1, 2)
+    assert not separates(Map.of([linear]), 1)  # (0, 64) is (1, 0)
+    assert separates(Map.of([dim(0), dim(1) * 64 + dim(2)]), 0, 1, 2)
+    assert separates(Map.of([dim(2) * 2 + constant(5)]), 2)
+    assert not separates(Map.of([dim(1) * 63 + dim(2)]), 2)
+    assert not separates(Map.of([dim(1) * 63 + dim(2)]), 1, 2)
+    assert not separates(Map.of([dim(1) * 64]), 2)
+    assert not separates(Map.of([dim(2).floordiv(2)]), 2)
+    n = Size.symbol("n")
+    assert Map.of([dim(0) * n + dim(1)]).separates(frozenset({1}), (3, n))
+    assert not Map.of([dim(0) * 4 + dim(1)]).separates(frozenset({1}), (3, n))
+
+
+@given(st.lists(st.integers(0, 40), min_size=3, max_size=3), st.sets(st.integers(0, 2), min_size=1))
+def test_separated_positions_differ(coefficients, dims):
+    sizes = (2, 3, 4)
+    expr = sum((dim(k) * c for k, c in enumerate(coefficients)), constant(0))
+    if not Map.of([expr]).separates(frozenset(dims), sizes):
+        return
+    seen: dict[int, tuple[int, ...]] = {}
+    for position in itertools.product(*map(range, sizes)):
+        key = tuple(position[d] for d in sorted(dims))
+        assert seen.setdefault(expr.evaluate(position), key) == key
