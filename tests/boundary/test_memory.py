@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import isthmus
 from tests.boundary.harness import CAPTURES, compiled_by
 
 PAGE = 4096
@@ -50,3 +51,29 @@ def test_a_thousand_steps_and_abandoned_forwards_leave_memory_flat(capture: str)
     after_forwards = settle()
     assert after_steps - before < 8 << 20
     assert after_forwards - after_steps < 8 << 20
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the process's size from /proc")
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_a_thousand_whole_steps_leave_memory_flat(micro_batches: int):
+    """A leak of one gradient (32 KiB) per step would be 32 MiB; state is written in place."""
+    torch.manual_seed(0)
+    isthmus.reset()
+    model = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Dropout(0.1), nn.Linear(128, 64))
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    x, y = torch.randn(64, 64), torch.randn(64, 64)
+    step = isthmus.train_step(model, lambda m, x, y: (m(x) - y).pow(2).mean(), optimizer, micro_batches=micro_batches)
+
+    def settle() -> tuple[int, int]:
+        gc.collect()
+        return resident(), len(gc.get_objects())
+
+    for _ in range(50):
+        step(x, y)
+    places = [p.data_ptr() for p in model.parameters()]
+    before, objects = settle()
+    for _ in range(1000):
+        step(x, y)
+    after, objects_after = settle()
+    assert after - before < 4 << 20 and objects_after - objects < 100
+    assert [p.data_ptr() for p in model.parameters()] == places
