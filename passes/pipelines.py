@@ -23,13 +23,15 @@ JOINT = ("differentiate", "end-differentiation", "simplify", "partition")
 INFERENCE = ("end-differentiation", "simplify", "partition")
 """A program without gradients: one forward function."""
 
-KERNELS = ("select-library", "decompose{to=elementary}", "simplify", "join-dots", "fuse", "schedule", "plan-memory")
+FUSE = "fuse{contractions=own}"
+
+KERNELS = ("select-library", "decompose{to=elementary}", "simplify", "join-dots", FUSE, "schedule", "plan-memory")
 """From primitives to planned kernels, for one direction."""
 
 
 def gpu_kernels() -> tuple[str, ...]:
     """Give the passes from primitives to planned kernels for a GPU: its own schedule, none of the CPU's libraries."""
-    own = {"select-library": None, "fuse": "fuse{target=gpu}", "schedule": "schedule-gpu"}
+    own = {"select-library": None, FUSE: "fuse{target=gpu}", "schedule": "schedule-gpu"}
     return tuple(p for text in KERNELS if (p := own.get(text, text)) is not None)
 
 

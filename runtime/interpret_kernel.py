@@ -6,6 +6,7 @@ order of walks do not show: values are complete before they are used.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -196,6 +197,9 @@ def _accumulate(point: _Point, op: Operation, arguments: Sequence[Tensor]) -> Se
         result[...] = identity(kind, result.dtype)
     if 0 in point.sizes:
         return ()
+    if isinstance(point.op, kernel.ContractOp):
+        _sum_rows(point, point.op, op, arguments[0], result)
+        return ()
     named = cast(kernel.Map, op.properties["map"]).dims()
     parallel = len(point.op.parallel)
     x = arguments[0]
@@ -216,6 +220,22 @@ def _accumulate(point: _Point, op: Operation, arguments: Sequence[Tensor]) -> Se
                 combine_along(kind, part, (0,)) if indices else combine_along(kind, part, tuple(range(part.dim())))
             )
     return ()
+
+
+def _sum_rows(point: _Point, op: kernel.ContractOp, sink: kernel.AccumulateOp, x: Tensor, result: Tensor) -> None:
+    """The sums of each part of the rows that the grid makes, in whole tiles; further partial results are 0."""
+    *batch, m, n, _ = point.sizes
+    wide = x.expand(*batch, m, n, 1).reshape(math.prod(batch), m, n)
+    grid = cast("tuple[ir.Dim, ir.Dim, ir.Dim]", op.grid.data) if op.grid is not None else (1, 1, 1)
+    tile = cast(int, op.tile.data[0]) if op.tile is not None else 1  # pyright: ignore
+    outer, inner = (known(g, point.frame) for g in grid[:2])
+    (column,) = (i.reshape(-1).expand(n) for i in point.indices(sink, ()))
+    panels = -(-m // tile)
+    for p in range(outer * inner):
+        b, r = divmod(p, inner)
+        of = slice(b * len(wide) // outer, (b + 1) * len(wide) // outer)
+        rows = slice(panels * r // inner * tile, panels * (r + 1) // inner * tile)
+        result[p, column] = wide[of, rows].sum((0, 1))
 
 
 _BODY: dict[type[Operation], Callable[[_Point, Operation, Sequence[Tensor]], Sequence[Tensor]]] = {

@@ -19,7 +19,7 @@ from isthmus.codegen.cpu.contract_tile import emit_tile
 from isthmus.codegen.cpu.pack import Finish, Pack
 from isthmus.codegen.cpu.sizes import SizeValues
 from isthmus.codegen.dtypes import MEMORY
-from isthmus.codegen.llvm_text import I64, PTR, Function, Module, Value
+from isthmus.codegen.llvm_text import I64, PTR, Function, Module, Type, Value
 from isthmus.diagnostics import UnsupportedError
 from isthmus.dialects import kernel as k
 from isthmus.dialects.target import Target
@@ -69,7 +69,7 @@ def emit_contraction(module: Module, kernel: k.ContractOp, target: Target, name:
     m, n, _ = kernel.mnk
     a = Pack(module, kernel, target, f"{name}_a", kernel.dot.a, m, blocking.mr, blocking.lanes)
     b = Pack(module, kernel, target, f"{name}_b", kernel.dot.b, n, blocking.nr, blocking.lanes)
-    finish = Finish(module, kernel, target, f"{name}_end", blocking.lanes)
+    finish = Finish(module, kernel, target, f"{name}_end", min(blocking.nr, 2 * blocking.lanes))
     for part in (a, b, finish):
         part.emit()
     tile = f"{name}_tile"
@@ -112,6 +112,8 @@ class _Blocks:
         f, b = self.f, self.blocking
         _, _, begin, end = f.arguments
         itemsize = ir.itemsize(ir.dtype_of(self.kernel.dot.y))
+        wide = self._least(self._rounded(self.n, b.nr), b.nc)
+        self.pitch = wide + b.nr  # rows are no power of two apart
         blocks = [self._room(e, itemsize) for e in self._elements()]
         memory = f.call("malloc", PTR, blocks[0] + blocks[1] + blocks[2] + LINE)
         aligned = f.emit(f"ptrtoint ptr {memory.name} to i64", I64)
@@ -127,9 +129,32 @@ class _Blocks:
             self.row_part = rest
             rows = self._range(self.m, b.mr, row, counts[1])
             columns = self._range(self.n, b.nr, column, counts[2])
+            self._clear(rest, counts[0] * counts[1], columns)
             self._batches(outer, counts[0], rows, columns)
         f.call_void("free", memory)
         f.finish()
+
+    def _clear(self, part: Value, parts: Value, columns: tuple[Value, Value]) -> None:
+        """Sums over rows start with 0; so do the partial results that no part of the rows has."""
+        f, kernel = self.f, self.kernel
+        for op in kernel.block.ops:
+            if not isinstance(op, k.AccumulateOp):
+                continue
+            value = k.result_of(kernel, op)
+            (linear,) = k.linear_map(kernel, op).data
+            buffer = k.buffer_of(kernel, op)
+            with f.at_entry():
+                base = f.load(f.address(self.buffers, buffer, "ptr"), PTR)
+            last = f.compare("eq", part + 1, parts)
+            end = f.select(last, self.size(ir.shape_of(value)[0]), part + 1)
+            stride = self.size(linear.coefficient(kernel.mnk[1]))
+            zero = f.const(0.0, Type.of(MEMORY[ir.dtype_of(value)]))
+            with f.loop(part, end) as entry:
+                start = entry * self.size(k.strides_of(value)[0]) + self.size(
+                    linear.constant - k.starts(kernel)[buffer]
+                )
+                with f.loop(columns[0], columns[1]) as j:
+                    f.store(zero, f.address(base, start + j * stride, zero.type.scalar))
 
     def _room(self, elements: Value, itemsize: int) -> Value:
         """Bytes of so many elements in whole lines."""
@@ -142,9 +167,8 @@ class _Blocks:
         slack = b.lanes * (b.nr + b.mr)
         a = self._least(self._rounded(self.m, b.mr), b.mc) * depth + slack
         columns = self._least(self._rounded(self.n, b.nr), b.nc)
-        if self._one_step:
-            return a, columns * depth + slack, self.f.index(b.mr * b.nr)
-        return a, columns * depth + slack, self._rounded(self.m, b.mr) * columns
+        rows = self._rounded(self.m, b.mr)
+        return a, columns * depth + slack, (self._least(rows, b.mc) if self._one_step else rows) * self.pitch
 
     @property
     def _one_step(self) -> bool:
@@ -233,27 +257,27 @@ class _Blocks:
         (ic, height), (jc, width), (start, steps) = down, across, deep
         begins = f.compare("eq", start, 0)
         ends = f.compare("sge", start + b.kc, self.k)
-        pitch = f.index(b.nr) if self._one_step else self._least(self._rounded(self.n, b.nr), b.nc)
+        corner = f.index(0) if self._one_step else (ic - top) * self.pitch
+        sums = f.address(self.sums, corner, self.scalar)
         with f.loop(0, width, b.nr) as j:
             panel_b = f.address(self.block_b, j * steps, self.scalar)
             columns = f.intrinsic("smin", width - j, f.index(b.nr))
             with f.loop(0, height, b.mr) as i:
                 panel_a = f.address(self.block_a, i * steps, self.scalar)
                 rows = f.intrinsic("smin", height - i, f.index(b.mr))
-                at = f.index(0) if self._one_step else (ic - top + i) * pitch + j
-                sums = f.address(self.sums, at, self.scalar)
-                place = (ic + i, rows, jc + j, columns)
+                tile = f.address(sums, i * self.pitch + j, self.scalar)
                 if not self.plain:
-                    f.call_void(self.tile, panel_a, panel_b, steps, sums, pitch, begins)
-                    with f.when(ends):
-                        self._finish(place, sums, pitch)
+                    f.call_void(self.tile, panel_a, panel_b, steps, tile, self.pitch, begins)
                 else:
                     whole = f.compare("eq", rows, b.mr) & f.compare("eq", columns, b.nr)
                     result, stride = self._result(ic + i, jc + j)
-                    target, step = f.select(whole, result, sums), f.select(whole, stride, pitch)
+                    target, step = f.select(whole, result, tile), f.select(whole, stride, self.pitch)
                     f.call_void(self.tile, panel_a, panel_b, steps, target, step, begins)
                     with f.when(ends & ~whole):
-                        self._finish(place, sums, pitch)
+                        self._finish((ic + i, rows, jc + j, columns), tile)
+        if not self.plain:  # whole rows at once: memory is then read ahead
+            with f.when(ends):
+                self._finish((ic, height, jc, width), sums)
 
     def _result(self, row: Value, column: Value) -> tuple[Value, Value]:
         """Address of an element of the one result, and the step from row to row."""
@@ -271,7 +295,6 @@ class _Blocks:
             base = f.load(f.address(self.buffers, buffer, "ptr"), PTR)
         return f.address(base, at, self.scalar), stride
 
-    def _finish(self, place: Sequence[Value], sums: Value, pitch: Value) -> None:
-        parts = (self.buffers, self.sizes, self.batch, *place, sums, pitch, self.row_part)
+    def _finish(self, place: Sequence[Value], sums: Value) -> None:
+        parts = (self.buffers, self.sizes, self.batch, *place, sums, self.pitch, self.row_part)
         self.f.call_void(self.finish.name, *parts)
-

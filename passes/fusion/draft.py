@@ -37,7 +37,7 @@ class Draft(Values):
     """The kernel of `frames`: for each node the index, in the space's dims, of what it walks over.
 
     A node's frame is the index of its operand where it reduces or scatters (updates), of its result else; for windows
-    the index of the result, then that within the window.
+    the index of the result, then that within the window; for products the index of the result, then the inner dims.
     """
 
     def __init__(self, sizes: Sequence[Dim], frames: Mapping[Node, Index], stored: Callable[[Value], bool]) -> None:
@@ -185,6 +185,8 @@ class Draft(Values):
             return self.instr("cumulative", tuple(cast(list[Instr], found)), value_.dtype, data, node.op)
         if node.kind is Kind.WINDOW:
             return self._window(node, value_)
+        if node.kind is Kind.CONTRACT:
+            return self._dot(node, index)
         return self._inline(value_, index, None)
 
     def _reduce(self, node: Node) -> Instr | list[Key]:
@@ -203,6 +205,25 @@ class Draft(Values):
             pair = self.instr("reduce", (element, position), x.dtype, (f"arg{kind}", dims), node.op)
             return self.instr("second", (pair,), "i64", None, node.op)
         return self.instr("reduce", (element,), x.dtype, (kind, dims), node.op)
+
+    def _dot(self, node: Node, index: Index) -> Instr | list[Key]:
+        """The product of the factors at an index of the result and all of the inner dims."""
+        op = cast(prim.DotOp, node.op)
+        within = self.frames[node][len(index) :]
+        batch = len(ints(op.batch_a.data))
+        rows = len(node.operands[0].shape) - batch - len(within)
+        free = index[batch : batch + rows], index[batch + rows :]
+        named = (op.batch_a, op.contract_a), (op.batch_b, op.contract_b)
+        keys: list[Key] = []
+        for x, own, (batches, contracted) in zip(node.operands, free, named, strict=True):
+            fixed = dict(zip((*ints(batches.data), *ints(contracted.data)), (*index[:batch], *within), strict=True))
+            rest = iter(own)
+            keys.append((x, tuple(fixed[d] if d in fixed else next(rest) for d in range(len(x.shape))), None))
+        found = self.need(keys)
+        if not complete(found):
+            return cast(list[Key], found)
+        dims = frozenset[int]().union(*(e.dims() for e in within))
+        return self.instr("dot", tuple(cast(list[Instr], found)), node.value.dtype, ("add", dims), op)
 
     def _window(self, node: Node, value_: Value) -> Instr | list[Key]:
         """The elements of each window, those outside the operand left out by a predicate."""
@@ -276,6 +297,6 @@ def anchors(node: Node, frame: Index) -> list[tuple[Value, Index]]:
     """Give the index at which a node of this frame makes each of its values."""
     if node.kind in (Kind.REDUCE, Kind.PARTIAL):
         return [(v, tuple(frame[d] for d in kept(node))) for v in node.results]
-    if node.kind is Kind.WINDOW:
+    if node.kind in (Kind.WINDOW, Kind.CONTRACT):
         return [(v, frame[: len(v.shape)]) for v in node.results]
     return [(v, frame) for v in node.results]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
@@ -26,17 +26,20 @@ Strides = Callable[[Value], Shape]
 class Layout:
     """A space put in order: how the draft's dims are written in the kernel's."""
 
-    def __init__(self, draft: Draft, parallel: int, strides: Strides) -> None:
-        self.draft = draft
+    CLASSES = ("parallel", "row")
+    """In the order of the kernel's dims."""
+
+    def __init__(self, draft: Draft, classes: Mapping[int, str], strides: Strides) -> None:
+        """`classes`: of each dim of the draft."""
+        self.draft, self._class = draft, classes
         self.accesses = [linear_index(v, i, strides) for v, i in accesses(draft)]
         weights = [cost.numeric(cost.product(v.shape)) for v, _ in accesses(draft)]
-        order = _order(draft, parallel, self.accesses, weights)
-        groups = self._groups(order, parallel)
+        order = _order(draft, [self.CLASSES.index(classes[d]) for d in range(len(draft.sizes))], self.accesses, weights)
         self.sizes: list[Dim] = []
         self.classes: list[str] = []
         self.new: list[Expr] = [constant(0)] * len(draft.sizes)
-        for group in groups:
-            self._join(group, "parallel" if parallel >> group[0] & 1 else "row")
+        for group in self._groups(order):
+            self._join(group, classes[group[0]] if group else "")
         sizes = self.sizes
 
         def bounds(atom: tuple[str, object, Dim]) -> Dim | None:
@@ -56,11 +59,11 @@ class Layout:
         """Give the kernel's dims that stand for these dims of the draft."""
         return tuple(sorted(frozenset[int]().union(*(self.new[d].dims() for d in old))))
 
-    def _groups(self, order: list[int], parallel: int) -> list[list[int]]:
+    def _groups(self, order: list[int]) -> list[list[int]]:
         """Neighbours that every access walks without a gap, and that belong to the same class, are one dim."""
         groups: list[list[int]] = []
         for d in order:
-            if groups and (parallel >> groups[-1][-1] & 1) == (parallel >> d & 1) and self._joins(groups[-1][-1], d):
+            if groups and self._class[groups[-1][-1]] == self._class[d] and self._joins(groups[-1][-1], d):
                 groups[-1].append(d)
             else:
                 groups.append([d])
@@ -124,8 +127,8 @@ def linear_index(value: Value, index: Index, strides: Strides) -> Expr:
     return total
 
 
-def _order(draft: Draft, parallel: int, linears: Sequence[Expr], weights: Sequence[int]) -> list[int]:
-    """Parallel dims before row dims, each class as the largest buffers are laid out: the smallest stride innermost."""
+def _order(draft: Draft, ranks: Sequence[int], linears: Sequence[Expr], weights: Sequence[int]) -> list[int]:
+    """By the ranks of their classes, each class as the largest buffers are laid out: the smallest stride innermost."""
     ranked = sorted(zip(weights, linears, strict=True), key=lambda p: -p[0])
     strides: dict[int, int] = {}
     for _, linear in ranked:
@@ -133,7 +136,7 @@ def _order(draft: Draft, parallel: int, linears: Sequence[Expr], weights: Sequen
             if kind == "d":
                 strides.setdefault(cast(int, d), abs(cost.numeric(coefficient)))
     far = max(strides.values(), default=0) + 1
-    return sorted(range(len(draft.sizes)), key=lambda d: (not parallel >> d & 1, -strides.get(d, far), d))
+    return sorted(range(len(draft.sizes)), key=lambda d: (ranks[d], -strides.get(d, far), d))
 
 
 class Emitter:
@@ -257,6 +260,13 @@ class Emitter:
         op = self.pairs[instr] = self.add(kernel.ReduceOp, self._args(instr), dtypes, properties, instr.op)
         return op.results[0]
 
+    def dot(self, instr: Instr) -> SSAValue:
+        _, dims = cast("tuple[str, frozenset[int]]", instr.data)
+        inner = self.layout.dims(dims) or (len(self.layout.sizes) - 1,)
+        return self.add(kernel.DotOp, self._args(instr), [instr.dtype], {"dims": Literal.of(inner)}, instr.op).results[
+            0
+        ]
+
     def second(self, instr: Instr) -> SSAValue:
         return self.pairs[instr.args[0]].results[1]
 
@@ -282,6 +292,7 @@ _EMIT: dict[str, Callable[[Emitter, Instr], SSAValue]] = {
     "check": Emitter.check,
     "rng": Emitter.rng,
     "reduce": Emitter.reduce,
+    "dot": Emitter.dot,
     "second": Emitter.second,
     "cumulative": Emitter.cumulative,
 }
@@ -302,31 +313,48 @@ def _needed(sinks: Sequence[Sink], draft: Draft) -> set[Instr]:
 
 def emit(draft: Draft, parallel: int, strides: Strides, buffers: Mapping[Value, SSAValue]) -> kernel.FusedOp:
     """Give the kernel of a draft; its results are what the draft's sinks write, in order."""
-    layout = Layout(draft, parallel, strides)
-    emitter = Emitter(draft, layout, buffers)
-    emitter.body()
+    classes = {d: "parallel" if parallel >> d & 1 else "row" for d in range(len(draft.sizes))}
+    emitter, properties = emit_body(draft, Layout(draft, classes, strides), strides, buffers)
     written = results(draft)
     initial = [emitter.operand(v.maker.operands[0]) if v.maker.kind is Kind.SCATTER else None for v in written]
-    types = [ir.tensor(v.shape, v.dtype) for v in written]
+    if any(i is not None for i in initial):
+        properties["initial"] = Literal.of(tuple(initial))
+    partial = next((s.value.shape[0] for s in draft.sinks if s.kind == "accumulate"), None)
+    if partial is not None:
+        properties["partitions"] = Literal.of(partial)
+    return create(kernel.FusedOp, emitter, properties)
+
+
+def emit_body(
+    draft: Draft, layout: Layout, strides: Strides, buffers: Mapping[Value, SSAValue]
+) -> tuple[Emitter, dict[str, Attribute]]:
+    """Emit the body of a draft; gives it with the properties that every kernel has."""
+    emitter = Emitter(draft, layout, buffers)
+    emitter.body()
+    layouts = [strides(v) for v in results(draft)]
     properties: dict[str, Attribute] = {
         "sizes": Literal.of(tuple(layout.sizes)),
         "classes": Literal.of(tuple(layout.classes)),
     }
-    symbols = _symbols(layout.sizes, emitter, [strides(v) for v in written])
+    symbols = _symbols(layout.sizes, emitter, layouts)
     if symbols:
         properties["symbols"] = Literal.of(symbols)
-    if any(i is not None for i in initial):
-        properties["initial"] = Literal.of(tuple(initial))
-    layouts = [strides(v) for v in written]
-    if any(own != ir.contiguous_strides(v.shape) for own, v in zip(layouts, written, strict=True)):
+    if any(own != ir.contiguous_strides(v.shape) for own, v in zip(layouts, results(draft), strict=True)):
         properties["layouts"] = Literal.of(tuple(layouts))
-    partial = next((s.value.shape[0] for s in draft.sinks if s.kind == "accumulate"), None)
-    if partial is not None:
-        properties["partitions"] = Literal.of(partial)
+    return emitter, properties
+
+
+KernelT = TypeVar("KernelT", bound=Operation)
+
+
+def create(cls: type[KernelT], emitter: Emitter, properties: Mapping[str, Attribute]) -> KernelT:
+    """Give the kernel around a body; its results are what the draft's sinks write, in order."""
+    draft = emitter.draft
+    types = [ir.tensor(v.shape, v.dtype) for v in results(draft)]
     location = max((s.value.maker for s in draft.sinks), key=lambda n: n.number).op
     where = ir.UNKNOWN if location is None else location.location
     region = Region(emitter.block)
-    return ir.create_op(kernel.FusedOp, emitter.operands, types, properties, location=where, regions=[region])
+    return ir.create_op(cls, emitter.operands, types, properties, location=where, regions=[region])
 
 
 def _symbols(sizes: Sequence[Dim], emitter: Emitter, results: Sequence[Shape]) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from isthmus.dialects import kernel, prim
 from isthmus.dialects.signature import Signature
 from isthmus.ir import Literal, Shape
 from isthmus.passes.fusion.clusters import Cluster, single
+from isthmus.passes.fusion.contraction import Contraction, emit_contraction, take_contractions
 from isthmus.passes.fusion.emit import emit
 from isthmus.passes.fusion.epilogue import Bias, take_biases
 from isthmus.passes.fusion.extern import Seen, emit_extern, result_strides, seen
@@ -45,18 +46,21 @@ class FusePass(ModulePass):
     target: str = "cpu"
     """`cpu` or `gpu`: into how many partial results a long reduction is cut."""
 
+    contractions: str = "library"
+    """`own`: a product is a kernel of ours where its factors or its result then need not go through memory."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Fuse every function of the module."""
         for func in ir.functions(op).values():
-            fuse_function(func, self.target)
+            fuse_function(func, self.target, own=self.contractions == "own")
 
 
-def fuse_function(func: FuncOp, target: str = "cpu") -> None:
+def fuse_function(func: FuncOp, target: str = "cpu", *, own: bool = False) -> None:
     """Replace the primitives of a function."""
     signature = Signature.of(func)
     arguments = [a.strides for a in signature.arguments]
     results = [r.strides for r in signature.results]
-    fuse_block(func.body.block, arguments, results, target=target)
+    fuse_block(func.body.block, arguments, results, target=target, own=own)
 
 
 def fuse_block(
@@ -66,6 +70,7 @@ def fuse_block(
     *,
     merge: bool = True,
     target: str = "cpu",
+    own: bool = False,
 ) -> None:
     """Replace the primitives of a block, given strides of its arguments and results where not row-major."""
     graph = Graph(block, target)
@@ -80,6 +85,8 @@ def fuse_block(
         merger.run()
         drop_roots(merger, graph.nodes)
         merger.run()
+        if own:
+            take_contractions(merger, frozenset(program.fixed))
     program.biases = take_biases(merger)
     program.write(block, merger)
 
@@ -98,6 +105,8 @@ class Program:
         self.returned: list[tuple[Value, Shape | None]] = []
         """Buffers of the results, and the shape that each is seen in where it is another."""
         self.biases: dict[Node, Bias] = {}
+        self.fixed: set[Value] = set()
+        """Buffers that somebody reads who is no product."""
 
     # ---- what must have a buffer
 
@@ -115,15 +124,19 @@ class Program:
                 start = self._row_major(node.operands[0])
                 node.operands = (start, *node.operands[1:])
                 self._keep(start)
+                self.fixed.add(start)
         found: dict[tuple[Value, Shape | None], tuple[Value, Shape | None]] = {}  # one buffer for each layout
         for value, strides in zip(graph.returned, results, strict=True):
             if (value, strides) not in found:
                 found[value, strides] = self._result(value, strides)
             self.returned.append(found[value, strides])
+            self.fixed.add(found[value, strides][0])
 
     def _seen(self, node: Node, position: int) -> Seen:
         found = seen(node, position, strides_of)
         self._keep(found.value)
+        if not isinstance(node.op, prim.DotOp):
+            self.fixed.add(found.value)
         return found
 
     def _row_major(self, value: Value) -> Value:
@@ -195,7 +208,10 @@ class Program:
         made: dict[Node, Operation] = {}
         for step in merger.in_order():
             if isinstance(step, Cluster):
-                op = emit(step.draft, step.parallel, strides_of, buffers)
+                if isinstance(step, Contraction):
+                    op = emit_contraction(step, strides_of, buffers)
+                else:
+                    op = emit(step.draft, step.parallel, strides_of, buffers)
                 buffers.update(zip(step.writes, op.results, strict=True))
                 made.update((n, op) for n in step.frames)
             else:

@@ -36,9 +36,11 @@ class Kind(Enum):
     PIECES = "pieces"
     """A concatenation of equal pieces, written piece by piece into its buffer."""
     EXTERN = "extern"
+    CONTRACT = "contract"
+    """A product of a kernel of ours."""
 
 
-ANCHORED = (Kind.REDUCE, Kind.PARTIAL, Kind.WINDOW, Kind.CUMULATIVE, Kind.SCATTER, Kind.PIECES)
+ANCHORED = (Kind.REDUCE, Kind.PARTIAL, Kind.WINDOW, Kind.CUMULATIVE, Kind.SCATTER, Kind.PIECES, Kind.CONTRACT)
 """Nodes that exist once, at one index."""
 
 

@@ -47,7 +47,7 @@ class Instr:
     @property
     def after(self) -> int:
         """The level at which its value is known."""
-        return self.level + (self.kind == "reduce")
+        return self.level + (self.kind in ("reduce", "dot"))
 
 
 class Instructions:
@@ -95,7 +95,7 @@ class Instructions:
         for a in args:
             bits |= a.bits
             level = max(level, a.after)
-        if kind == "reduce":
+        if kind in ("reduce", "dot"):
             bits &= ~mask(cast("tuple[str, frozenset[int]]", data)[1])
         elif kind == "load":
             bits |= self._index_bits(cast("tuple[Value, Index]", data)[1])

@@ -40,9 +40,9 @@ def traffic(draft: Draft, parallel: int, strides: Strides) -> float:
     return total
 
 
-def work(draft: Draft) -> float:
-    """Give what the arithmetic costs, in additions, symbols guessed."""
-    return sum(i.cost * _points(draft, i.bits) for i in draft.instrs if i.cost)
+def work(draft: Draft, along: int = -1) -> float:
+    """Give what the arithmetic costs, in additions, symbols guessed; of what depends on one of the dims `along`."""
+    return sum(i.cost * _points(draft, i.bits) for i in draft.instrs if i.cost and (along == -1 or i.bits & along))
 
 
 def _points(draft: Draft, bits: int) -> int:

@@ -21,6 +21,7 @@ from isthmus import ir
 from isthmus.dialects import kernel, prim
 from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
+from isthmus.passes.memory.contract_schedule import schedule_contraction
 from isthmus.sizes import Dim, Size
 
 SHORT_ROW = 16
@@ -39,12 +40,20 @@ class SchedulePass(ModulePass):
     vector_bits: int = 512
     """Bits of the vectors that arithmetic uses."""
 
+    tile_bits: int = 256
+    """Bits of the vector registers that contractions keep their sums in: 512, 256 or 128."""
+
+    cores: int = 8
+    """Cores that contractions are cut for."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Schedule every kernel of the module."""
         for func in ir.functions(op).values():
             for launch in kernel.launches(func):
                 if isinstance(launch, kernel.FusedOp):
                     schedule(launch, self.vector_bits)
+                elif isinstance(launch, kernel.ContractOp):
+                    schedule_contraction(launch, self.tile_bits, self.cores)
 
 
 def schedule(op: kernel.FusedOp, vector_bits: int) -> None:

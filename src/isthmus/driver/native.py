@@ -35,6 +35,12 @@ def make_native(
     return made
 
 
+def for_host(text: str) -> str:
+    """Tell a pass of the pipeline, given by its text, about the machine that the kernels run on."""
+    host = cpu.host_target()
+    return f"schedule{{tile_bits={host.vector_bits} cores={host.cores}}}" if text == "schedule" else text
+
+
 def kernel_text(op: kernel.LoopNest, target: Target) -> str:
     """Give the LLVM text of one kernel."""
     module = Module(vector_bits=target.vector_bits)

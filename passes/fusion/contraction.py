@@ -1,0 +1,334 @@
+"""Contractions as kernels of our own: what computes a factor moves into the prologue, what reads the product into the
+epilogue.
+
+Before:
+    %h = kernel.fused %x ... gelu ...                     (4 MB written, only for the call)
+    %w = kernel.extern %g, %h {symbol = "prim.dot", ...}
+After:
+    %w = kernel.contract %g, %x ... gelu in the loads of one factor ...
+
+A contraction that gains neither stays a call of the library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from xdsl.ir import Operation, SSAValue
+
+from isthmus import ir
+from isthmus.dialects import kernel, prim
+from isthmus.dialects.kernel import Expr, constant, dim
+from isthmus.dialects.prim.base import ints
+from isthmus.ir import Literal
+from isthmus.passes.analysis import cost
+from isthmus.passes.analysis.access import Index
+from isthmus.passes.fusion.align import align
+from isthmus.passes.fusion.clusters import Cluster, build
+from isthmus.passes.fusion.draft import Draft
+from isthmus.passes.fusion.emit import Layout, Strides, create, emit_body
+from isthmus.passes.fusion.graph import Kind, Node, Value
+from isthmus.passes.fusion.instructions import Instr, Refused, mask
+from isthmus.passes.fusion.merge import Merger, Refusal, links
+from isthmus.passes.fusion.roots import BYTES_PER_ADDITION
+from isthmus.passes.fusion.traffic import traffic, work
+from isthmus.sizes import Dim
+
+LEAST = 32
+"""Rows, columns and terms below which the library multiplies."""
+
+BYTES_PER_PROLOGUE_ADDITION = 0.6
+"""What an addition costs more, in bytes moved, where panels are packed: measured, short vectors wait for each other."""
+
+IN_PROLOGUE = ("load", "const", "index", "arith", "convert", "select", "cmp", "and")
+"""Kinds of instructions that a contraction computes: none that can fail, and no reductions."""
+
+
+class Panels(Layout):
+    """The space of a contraction: batch dims, then one dim each of m, n, k; Refused where some do not join to one."""
+
+    CLASSES = ("batch", "m", "n", "k")
+
+    def _groups(self, order: list[int]) -> list[list[int]]:
+        found = super()._groups(order)
+        groups = [g for g in found if self._class[g[0]] == "batch"]
+        for class_ in self.CLASSES[1:]:
+            own = [g for g in found if self._class[g[0]] == class_]
+            if len(own) > 1:
+                raise Refused(f"its dims of class {class_} are not neighbours in every buffer")
+            groups += own or [[]]
+        return groups
+
+
+@dataclass(eq=False)
+class Contraction(Cluster):
+    """The kernel of one product and of what is computed around it. `inner`: the sizes that are summed over.
+
+    `sizes` and `frames` are of the result's space; the draft has the inner dims after it.
+    """
+
+    dot: Node
+    inner: tuple[Dim, ...]
+
+
+def is_contraction(node: Node) -> bool:
+    """Whether a library call is a product that a kernel of ours can make too."""
+    op = node.op
+    if not isinstance(op, prim.DotOp) or ir.dtype_of(op.y) not in ("f32", "f64"):
+        return False
+    a, b = ir.shape_of(op.a), ir.shape_of(op.b)
+    batch, contract = ints(op.batch_a.data), ints(op.contract_a.data)
+    rows = [s for d, s in enumerate(a) if d not in (*batch, *contract)]
+    columns = [s for d, s in enumerate(b) if d not in (*ints(op.batch_b.data), *ints(op.contract_b.data))]
+    inner = [a[d] for d in contract]
+    return all(cost.numeric(cost.product(tuple(group))) >= LEAST for group in (rows, columns, inner))
+
+
+def plain(node: Node, stored: Callable[[Value], bool], strides: Strides) -> Contraction:
+    """Give the kernel of a product alone; Refused where there is none."""
+    sizes: list[Dim] = []
+    index: list[Expr] = []
+    for size in node.value.shape:
+        index.append(constant(0) if size == 1 else dim(len(sizes)))
+        if size != 1:
+            sizes.append(size)
+    return contraction(node, tuple(sizes), {node: tuple(index)}, stored, strides)
+
+
+def contraction(
+    node: Node, sizes: tuple[Dim, ...], frames: Mapping[Node, Index], stored: Callable[[Value], bool], strides: Strides
+) -> Contraction:
+    """Try a product and what is computed from it, over the space of its result; Refused where that is no kernel."""
+    if frozenset[int]().union(*(e.dims() for e in frames[node])) != frozenset(range(len(sizes))):
+        raise Refused("what reads the product has dims that the product lacks")
+    op = cast(prim.DotOp, node.op)
+    shape = ir.shape_of(op.a)
+    inner = tuple(shape[d] for d in ints(op.contract_a.data))
+    within = tuple(dim(len(sizes) + k) for k in range(len(inner)))
+    draft = Draft((*sizes, *inner), {**frames, node: (*frames[node], *within)}, stored)
+    for instr in draft.instrs:
+        if instr.kind not in (*IN_PROLOGUE, "dot") or _can_fail(instr):
+            raise Refused(f"a contraction computes no {instr.kind}")
+    if any(s.kind == "scatter" for s in draft.sinks):
+        raise Refused("a contraction scatters nothing")
+    classes = classes_of(node, frames[node], len(inner))
+    _require_one_store(draft, classes, frames)
+    Panels(draft, classes, strides)
+    everything = mask(frozenset(classes))  # panels are packed: no walk is narrow
+    parallel = mask(frozenset(d for d, c in classes.items() if c != "k"))
+    return Contraction(sizes, frames, draft, parallel, traffic(draft, everything, strides), node, inner)
+
+
+def _can_fail(instr: Instr) -> bool:
+    return isinstance(instr.op, (prim.DivOp, prim.RemOp)) and ir.is_integer(instr.dtype)
+
+
+def _require_one_store(draft: Draft, classes: Mapping[int, str], frames: Mapping[Node, Index]) -> None:
+    everywhere = frozenset(d for d, c in classes.items() if c != "k")
+    columns = frozenset(d for d, c in classes.items() if c == "n")
+    for sink in draft.sinks:
+        own = _dims(sink.index)
+        if sink.kind == "store" and own != everywhere:
+            raise Refused("a value would be made by more than one point")
+        if sink.kind == "accumulate" and (
+            own != columns or _dims(frames[sink.value.maker]) != everywhere or sink.combine != "add"
+        ):
+            raise Refused("what is summed over points is the sum of all rows")
+
+
+def _dims(index: Index) -> frozenset[int]:
+    return frozenset[int]().union(*(e.dims() for e in index))
+
+
+def classes_of(node: Node, index: Index, inner: int) -> dict[int, str]:
+    """Give the class of each dim of a contraction's draft: batch, m, n or k."""
+    op = cast(prim.DotOp, node.op)
+    batch = len(ints(op.batch_a.data))
+    rows = len(ir.shape_of(op.a)) - batch - len(ints(op.contract_a.data))
+    found: dict[int, str] = {}
+    for position, expr in enumerate(index):
+        class_ = "batch" if position < batch else "m" if position < batch + rows else "n"
+        for d in expr.dims():
+            if found.setdefault(d, class_) != class_:
+                raise Refused("a dim belongs to rows and columns")
+    rank = len(found)
+    return {**found, **{rank + k: "k" for k in range(inner)}}
+
+
+# ---- which products become kernels
+
+
+def take_contractions(merger: Merger, fixed: frozenset[Value]) -> None:
+    """Turn library calls into kernels where their factors or their product need not go through memory.
+
+    `fixed`: the buffers that the caller or other library calls read.
+    """
+    trial = _Contractions(merger, fixed)
+    for value in trial.factors():
+        trial.take_prologue(value)
+    for node in list(trial.nodes):
+        trial.take_epilogue(node)
+
+
+class _Contractions:
+    """The products of a program, as kernels where they have become some."""
+
+    def __init__(self, merger: Merger, fixed: frozenset[Value]) -> None:
+        self.merger, self.fixed = merger, fixed
+        self.nodes = [n for n in merger.externs if is_contraction(n)]
+        self.own: dict[Node, Contraction] = {}
+
+    def factors(self) -> list[Value]:
+        """Buffers that only products read, and that a kernel computes."""
+        found: dict[Value, None] = {}
+        for node in self.nodes:
+            for value in self.merger.externs[node]:
+                if value.maker.kind is Kind.INLINE and isinstance(self.merger.home.get(value), Cluster):
+                    found[value] = None
+        return [v for v in found if v not in self.fixed]
+
+    def take_prologue(self, value: Value) -> None:
+        """Let the products that read a buffer compute it, where that moves less."""
+        merger = self.merger
+        home = merger.home.get(value)
+        readers = [u for u in merger.readers.get(value, ()) if u is not home]
+        products = [u.dot if isinstance(u, Contraction) else u for u in readers]
+        if not isinstance(home, Cluster) or isinstance(home, Contraction) or not readers:
+            return
+        if not all(isinstance(n, Node) and n in self.nodes for n in products):
+            self._refuse(value.maker, readers, "a kernel that multiplies nothing reads it too")
+            return
+        nodes = [cast(Node, n) for n in products]
+        old = [home, *(u for u in readers if isinstance(u, Contraction))]
+        price = _price(old) + sum(value.nbytes for u in readers if not isinstance(u, Contraction))
+        value.root = value.required = False
+        try:
+            new = self._without(value, home, nodes)
+        except Refused as refused:
+            self._refuse(value.maker, readers, refused.reason)
+            new = None
+        if new is not None and _price(new) - self._other_factors(new, readers) >= price:
+            self._refuse(
+                value.maker, readers, "computing it inside the product would cost more than reading it"
+            )
+            new = None
+        if new is None:
+            value.root = value.required = True
+            return
+        self._exchange(old, new)
+
+    def _without(self, value: Value, home: Cluster, nodes: list[Node]) -> list[Cluster]:
+        """The products with the value computed inside, and what is left of the kernel that made it."""
+        strides = self.merger.strides
+        made: list[Cluster] = [self._rebuilt(n) for n in nodes]
+        reads = {v for c in made for v in c.reads}
+        outside = (home, *nodes, *(self.own[n] for n in nodes if n in self.own))
+        stored = lambda v: v in reads or self.merger.is_read(v, outside)  # noqa: E731
+        rest = {n: f for n, f in home.frames.items() if n is not value.maker}
+        if any(stored(v) for n in rest for v in n.results):
+            made.append(build(home.sizes, rest, stored, strides))
+        return made
+
+    def _rebuilt(self, node: Node) -> Contraction:
+        before = self.own.get(node)
+        strides = self.merger.strides
+        with _Anchored(node):
+            if before is None:
+                return plain(node, lambda v: True, strides)
+            written = set(before.writes)
+            return contraction(node, before.sizes, before.frames, lambda v: v in written, strides)
+
+    def _other_factors(self, new: list[Cluster], readers: Iterable[Cluster | Node]) -> float:
+        """What calls that become kernels moved already: their other factors and their results."""
+        total = 0.0
+        for cluster in new:
+            if isinstance(cluster, Contraction) and cluster.dot in readers:
+                total += cluster.dot.value.nbytes
+                known = self.merger.externs[cluster.dot]
+                total += sum(v.nbytes for v in cluster.reads if v in known)
+        return total
+
+    def take_epilogue(self, node: Node) -> None:
+        """Let a product write what a pointwise kernel computes from it, where that moves less."""
+        merger = self.merger
+        result = node.value
+        readers = [u for u in merger.readers.get(result, ()) if u is not self.own.get(node)]
+        reader = readers[0] if len(readers) == 1 else None
+        if not isinstance(reader, Cluster) or isinstance(reader, Contraction):
+            return
+        own = self.own.get(node)
+        try:
+            base = own if own is not None else self._rebuilt(node)
+            merged = self._with_epilogue(base, reader)
+        except Refused as refused:
+            self._refuse(node, [reader], refused.reason)
+            return
+        if merged.traffic + BYTES_PER_ADDITION * work(merged.draft) >= _price([base, reader]) + cost.LAUNCH_BYTES:
+            self._refuse(node, [reader], "together they would move more bytes")
+            return
+        self._exchange([reader] if own is None else [reader, own], [merged])
+
+    def _with_epilogue(self, base: Contraction, reader: Cluster) -> Contraction:
+        allowed = (Kind.INLINE, Kind.PARTIAL)
+        if any(n.kind not in allowed for n in reader.frames):
+            raise Refused("it needs whole rows of the product")
+        inside = base if self.own.get(base.dot) is base else base.dot
+        if self.merger.waits(reader, inside):
+            raise Refused("another step lies between them")
+        result = base.dot.value
+        touched = [link for link in links(base, reader) if link[0] is result]
+        sizes, frames = align((base.sizes, dict(base.frames)), (reader.sizes, dict(reader.frames)), touched)
+        with _Anchored(base.dot):
+            units = (base, base.dot, reader)
+            return contraction(base.dot, sizes, frames, lambda v: self.merger.is_read(v, units), self.merger.strides)
+
+    def _exchange(self, old: list[Cluster], new: list[Cluster]) -> None:
+        for cluster in new:
+            if isinstance(cluster, Contraction):
+                if cluster.dot in self.merger.externs:
+                    self.merger.release(cluster.dot)
+                    cluster.dot.kind = Kind.CONTRACT
+                self.own[cluster.dot] = cluster
+        self.merger.replace(old, new)
+
+    def _refuse(self, first: Node, readers: Iterable[Cluster | Node], reason: str) -> None:
+        for unit in readers:
+            last = max(unit.frames, key=lambda n: n.number) if isinstance(unit, Cluster) else unit
+            self.merger.refusals[first, last] = Refusal(first, last, reason)
+
+
+class _Anchored:
+    """While a kernel is tried its product counts as computed here, not as a library call."""
+
+    def __init__(self, node: Node) -> None:
+        self._node, self._kind = node, node.kind
+
+    def __enter__(self) -> None:
+        self._node.kind = Kind.CONTRACT
+
+    def __exit__(self, *_: object) -> None:
+        self._node.kind = self._kind
+
+
+def _price(clusters: Iterable[Cluster]) -> float:
+    return sum(c.traffic + BYTES_PER_ADDITION * work(c.draft) + _dearer(c) for c in clusters)
+
+
+def _dearer(cluster: Cluster) -> float:
+    """What the arithmetic of a prologue costs more than that of a kernel."""
+    if not isinstance(cluster, Contraction):
+        return 0.0
+    summed = mask(frozenset(range(len(cluster.sizes), len(cluster.draft.sizes))))
+    return BYTES_PER_PROLOGUE_ADDITION * work(cluster.draft, summed)
+
+
+def emit_contraction(own: Contraction, strides: Strides, buffers: Mapping[Value, SSAValue]) -> kernel.ContractOp:
+    """Give the kernel of a contraction; its results are what the draft's sinks write, in order."""
+    index = own.frames[own.dot]
+    layout = Panels(own.draft, classes_of(own.dot, index, len(own.inner)), strides)
+    layout.classes[-3:] = ["m", "n", "k"]
+    emitter, properties = emit_body(own.draft, layout, strides, buffers)
+    properties["cost"] = Literal.of(cost.flops(cast(Operation, own.dot.op)))
+    return create(kernel.ContractOp, emitter, properties)

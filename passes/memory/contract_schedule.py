@@ -1,0 +1,131 @@
+"""Decisions about contractions: tiles for the vector registers, blocks for the caches, a grid for the threads.
+
+Before:
+    %y = kernel.contract %x, %w {sizes = [1024, 1024, 256], classes = ["m", "n", "k"]} ({...})
+After: ... partitions = 16, grid = [1, 4, 4], tile = [6, 2, 8], block = [132, 256, 1024] ...
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from xdsl.ir import Operation, SSAValue
+
+from isthmus import ir
+from isthmus.dialects import kernel, prim
+from isthmus.ir import Literal
+from isthmus.passes.analysis import cost
+from isthmus.sizes import Dim, Size, size_max, size_min
+
+TILES = {512: (14, 2), 256: (6, 2), 128: (6, 2)}
+"""Bits of a vector -> rows and vectors of a tile: rows · vectors + vectors + 1 registers, of 32 or 16."""
+
+BLOCK_BYTES = 144 << 10
+"""A packed block of A stays in the second cache."""
+
+PANEL_BYTES = 32 << 10
+"""A packed panel of B stays in the first cache, all but the end of it."""
+
+WIDTH_BYTES = 2 << 20
+"""A packed block of B stays in the last cache."""
+
+PART_FLOPS = 4e6
+"""A partition is worth about so many operations; below, threads gain nothing."""
+
+PARTS_PER_CORE = 2
+MOST_PARTS = 64
+
+COPY = 12.0
+"""What packing an element costs, in floating-point operations of the tiles."""
+
+PER_ADDITION = 6.0
+"""What an addition of a prologue costs, in the same."""
+
+PER_BYTE = 5.0
+"""What a byte of the epilogue costs more, in the same, where a part of the columns is walked and rows have gaps."""
+
+
+def schedule_contraction(op: kernel.ContractOp, tile_bits: int, cores: int) -> None:
+    """Write tile, block, grid and partitions of a contraction."""
+    itemsize = ir.itemsize(ir.dtype_of(op.dot.y))
+    rows, vectors = TILES[tile_bits]
+    lanes = tile_bits // (8 * itemsize)
+    m, n, k = (op.sizes_[d] for d in op.mnk)
+    deepest = PANEL_BYTES // (vectors * lanes * itemsize)
+    depth = _even(k, deepest, 8) if isinstance(k, int) else deepest
+    grid = _grid(op, (rows, vectors * lanes), min(MOST_PARTS, PARTS_PER_CORE * cores))
+    part = -(-cost.numeric(m) // cost.numeric(grid[1]))
+    height = _even(part, max(rows, BLOCK_BYTES // (depth * itemsize)), rows)
+    width = _even(cost.numeric(n), WIDTH_BYTES // (depth * itemsize), vectors * lanes)
+    partitions = grid[0] * grid[1] * grid[2]
+    set_ = op.properties.__setitem__
+    set_("tile", Literal.of((rows, vectors, lanes)))
+    set_("block", Literal.of((height, depth, width)))
+    set_("grid", Literal.of(grid))
+    set_("partitions", Literal.of(partitions))
+    if isinstance(partitions, Size):
+        set_("symbols", Literal.of(tuple(sorted(partitions.symbols().union(op.symbols_)))))
+
+
+def _even(extent: int, most: int, multiple: int) -> int:
+    """Pieces of at most about `most`, all of nearly the same size, in whole multiples."""
+    pieces = max(1, _quotient(extent, most))
+    return max(1, _quotient(_quotient(extent, pieces), multiple)) * multiple
+
+
+def _quotient(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def _grid(op: kernel.ContractOp, tile: tuple[int, int], parts: int) -> tuple[Dim, Dim, Dim]:
+    """Cut batch first, then rows and columns so that what is packed several times is cheap to pack."""
+    m, n, k = (cost.numeric(op.sizes_[d]) for d in op.mnk)
+    batch: Dim = cost.product(tuple(op.sizes_[d] for d in op.batch))
+    count = cost.numeric(batch)
+    flops = 2.0 * count * m * n * k
+    wanted = max(1, min(parts, int(flops / PART_FLOPS)))
+    most = _most_rows(op)
+    if 2 * count > wanted:
+        cap = min(most, wanted)
+        outer = min(count, cap) if isinstance(batch, int) else size_max(1, size_min(batch, cap))
+        return outer, 1, 1
+    price_a, price_b = (COPY + PER_ADDITION * _work(op, v) for v in (op.dot.a, op.dot.b))
+    gaps = PER_BYTE * m * n * _epilogue_bytes(op)
+    best: tuple[float, tuple[int, int]] = (float("inf"), (1, 1))
+    parts = 1 << (max(1, wanted // count).bit_length() - 1)
+    for down in (1 << d for d in range(parts.bit_length()) if count << d <= most):
+        across = parts // down
+        fits = down * tile[0] <= max(m, tile[0]) and across * tile[1] <= max(n, tile[1])
+        extra = price_a * m * k * across + price_b * n * k * down + (gaps if across > 1 else 0.0)
+        if fits and extra < best[0]:
+            best = extra, (down, across)
+    down, across = best[1]
+    return batch if isinstance(batch, int) else 1, down, across
+
+
+def _most_rows(op: kernel.ContractOp) -> int:
+    """Row parts may not be more than the partial results of sums over rows."""
+    sums = [o for o in op.block.ops if isinstance(o, kernel.AccumulateOp)]
+    leading = [ir.shape_of(kernel.result_of(op, o))[0] for o in sums]
+    return min((s if isinstance(s, int) else 1 for s in leading), default=MOST_PARTS)
+
+
+def _epilogue_bytes(op: kernel.ContractOp) -> int:
+    """Bytes of an element that the epilogue moves beyond the product."""
+    after = [o for o in op.block.ops if isinstance(o, (kernel.LoadOp, kernel.StoreOp))]
+    wide = [o for o in after if frozenset(op.mnk[:2]) <= cast(kernel.Map, o.properties["map"]).dims()]
+    return max(0, len(wide) - 1) * ir.itemsize(ir.dtype_of(op.dot.y))
+
+
+def _work(op: kernel.ContractOp, value: SSAValue) -> float:
+    """What computing an element of a factor costs, in additions."""
+    total, seen = 0.0, set[Operation]()
+    stack = [cast(Operation, value.owner)]
+    while stack:
+        inner = stack.pop()
+        if inner not in seen:
+            seen.add(inner)
+            total += type(inner).COST if isinstance(inner, prim.PrimOp) else 1.0
+            stack += [cast(Operation, v.owner) for v in ir.operands_of(inner)]
+    return total
