@@ -147,6 +147,8 @@ def scaled_exp(m: Math, x: Value, shift: int) -> Value:
 
 def bounded_exp(m: Math, x: Value) -> Value:
     """Give eˣ where |x| < 80: one factor scales."""
+    if special_unit.has_unit(m, x):
+        return special_unit.bounded_exp(m, x)
     t, f = split(m, x)
     return reduced_exp(m, f) * power_of_two(m, t, 0)
 
@@ -273,10 +275,14 @@ def tanh(m: Math, x: Value) -> Value:
     scalar = x.type.scalar
     magnitude = m.fabs(x)
     a = m.at_most(magnitude, {"float": 10.0, "double": 20.0}[scalar])
-    q = bounded_expm1(m, a + a)
     square = x * x
     near = m.mla(x * square, m.polynomial(square, TANH[scalar]), x)
-    return m.copysign(m.f.select(m.f.compare("olt", magnitude, 0.35), near, q / (q + 2.0)), x)
+    if special_unit.has_unit(m, x):
+        far = 1.0 - special_unit.one_minus_tanh(m, a)
+    else:
+        q = bounded_expm1(m, a + a)
+        far = q / (q + 2.0)
+    return m.copysign(m.f.select(m.f.compare("olt", magnitude, 0.35), near, far), x)
 
 
 @in_double

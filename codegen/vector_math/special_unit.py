@@ -24,16 +24,25 @@ def has_unit(m: Math, x: Value) -> bool:
 
 def exp(m: Math, x: Value) -> Value:
     """Give e^x, denormals included."""
-    bounded = m.at_least(x, LOWEST)
-    high = bounded * LOG2_E
-    low = m.mla(bounded, LOG2_E_LOW, m.mla(bounded, LOG2_E, -high))
+    return m.f.select(m.f.compare("ogt", x, HIGHEST), INFINITY, bounded_exp(m, m.at_least(x, LOWEST)))
+
+
+def bounded_exp(m: Math, x: Value) -> Value:
+    """Give e^x where it is neither infinite nor beyond all denormals."""
+    high = x * LOG2_E
+    low = m.mla(x, LOG2_E_LOW, m.mla(x, LOG2_E, -high))
     power = exp2(m, high)
-    return m.f.select(m.f.compare("ogt", x, HIGHEST), INFINITY, m.mla(power, low * LN_2, power))
+    return m.mla(power, low * LN_2, power)
 
 
 def exp2(m: Math, x: Value) -> Value:
     """Give 2^x."""
     return m.each_lane(lambda lane: m.f.call("llvm.nvvm.ex2.approx.f32", F32, lane), x)
+
+
+def one_minus_tanh(m: Math, x: Value) -> Value:
+    """Give 1 - tanh x = 2/(e^2x + 1) where 0 <= x < 40."""
+    return 2.0 / (bounded_exp(m, x + x) + 1.0)
 
 
 def logistic(m: Math, x: Value) -> Value:

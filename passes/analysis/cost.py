@@ -59,7 +59,7 @@ class Splitting:
     def on(target: str) -> Splitting:
         """Give the limits of a kind of machine: `cpu` or `gpu`, whose blocks are many and start in a microsecond."""
         if target == "gpu":
-            return Splitting(SPLIT_BYTES, 1 << 15, 1, 64, 16 << 10, 256, 8)
+            return Splitting(SPLIT_BYTES, 1 << 15, 1, 64, 4 << 10, 256, 8)
         return Splitting(
             SPLIT_BYTES, LONGEST_SERIAL, 8, 8, PARTITION_BYTES, MOST_PARTIAL_RESULTS, ROWS_PER_PARTIAL_RESULT
         )

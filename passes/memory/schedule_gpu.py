@@ -130,18 +130,18 @@ def _is_flat(op: kernel.FusedOp, width: int, sums: list[kernel.AccumulateOp]) ->
 
 
 def _width(op: kernel.FusedOp, spread: int | None, within: Dim) -> int:
-    """Neighbours of one thread: 16 bytes of the widest element, as far as they divide `within`."""
+    """Neighbours of one thread: 16 bytes of the widest element of whole tensors, as far as they divide `within`."""
     if spread is None:
         return 1
-    sizes = [
-        ir.itemsize(_dtype(op, access))
-        for access in op.block.ops
-        if isinstance(access, (kernel.LoadOp, kernel.SinkOp))
-        and kernel.linear_map(op, access).data[0].coefficient(spread) == 1
-    ]
-    if not sizes:
+    near: dict[int, list[int]] = {}
+    for access in op.block.ops:
+        if isinstance(access, (kernel.LoadOp, kernel.SinkOp)):
+            (linear,) = kernel.linear_map(op, access).data
+            if linear.coefficient(spread) == 1 and not isinstance(access, kernel.AccumulateOp):
+                near.setdefault(len(linear.dims()), []).append(ir.itemsize(_dtype(op, access)))
+    if not near:
         return 1
-    width = max(1, ACCESS_BYTES // max(sizes))
+    width = max(1, ACCESS_BYTES // max(near[max(near)]))
     return gcd(width, factor(within)) if within != 0 else width
 
 
@@ -201,8 +201,8 @@ def _walk_together(op: kernel.FusedOp, spread: int, sums: list[kernel.Accumulate
     group = _power_of_two(vectors)
     if vectors > WARP:
         whole_warp = vectors * outer <= WARP * WARP_STEPS and not sums
-        steps = STEPS // 2 if sums else STEPS
-        group = WARP if whole_warp else min(MOST_THREADS, max(WARP, _power_of_two(-(-vectors // steps))))
+        steps, most = (1, MOST_THREADS // 2) if sums else (STEPS, MOST_THREADS)
+        group = WARP if whole_warp else min(most, max(WARP, _power_of_two(-(-vectors // steps))))
     if sums:
         group = max(WARP, group)
     threads = group if group > WARP or sums else 4 * WARP
