@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from xdsl.ir import Region
+from xdsl.ir import Region, SSAValue
 
 from isthmus.dialects import autodiff
 from isthmus.frontend.active import active_recorder
@@ -48,6 +48,23 @@ class Batch:
         self._mapped[len(self._scope.block.args)] = tensor, dim
         recorder.add_input(example)
         return example
+
+    def require_same(self, outs: Sequence[Tensor]) -> None:
+        """ValueError for results that may differ from example to example."""
+        if not outs:
+            return
+        block = self._scope.block
+        differing: set[SSAValue] = {block.args[i] for i in self._mapped}
+        for op in block.ops:
+            if any(v in differing for v in op.operands):
+                # A write may show in any view of what it writes: nothing after it is known to be the same.
+                differing.update(self._all_values() if op.properties.get("mutates") else op.results)
+        if any(self.recorder.value_of(out) in differing for out in outs):
+            raise ValueError("out_dims=None needs a result that is the same for all examples")
+
+    def _all_values(self) -> Iterable[SSAValue]:
+        for op in self._scope.block.ops:
+            yield from op.results
 
     def close(self, outs: Sequence[Tensor]) -> list[Tensor]:
         """Leave, and write the op; gives the results for all examples, which dimension 0 counts."""
@@ -90,12 +107,14 @@ def vmap(
             result = function(*pytree.tree_unflatten(given, structure), **kwargs)
             outs, out_structure = pytree.tree_flatten(result)
             _require_tensors(outs)
+            places = _out_dims(outs, out_dims, out_structure)
+            batch.require_same([o for o, d in zip(outs, places, strict=True) if d is None])
             left = True
             whole = batch.close(outs)
         finally:
             if not left:
                 batch.leave()
-        return pytree.tree_unflatten(_placed(whole, out_dims, out_structure), out_structure)
+        return pytree.tree_unflatten(_placed(whole, places), out_structure)
 
     return mapped
 
@@ -145,14 +164,20 @@ def _stacked(recorder: Recorder, one: Tensor, size: int | torch.SymInt, sources:
     return recorder.like(whole, requires_grad=one.requires_grad, derived_from=[one, *sources])
 
 
-def _placed(whole: Sequence[Tensor], out_dims: Dims, structure: pytree.TreeSpec) -> list[Tensor]:
-    """Move the examples of each result to where they are wanted; None takes those of the first one."""
+def _out_dims(outs: Sequence[Any], out_dims: Dims, structure: pytree.TreeSpec) -> list[int | None]:
+    """Give where the examples are wanted in each result; ValueError where `out_dims` does not fit the results."""
     wanted = tuple(out_dims) if isinstance(out_dims, list) else out_dims
     spread = spread_over(wanted, structure)
     if spread is None and isinstance(wanted, tuple) and len(wanted) == 1:
         spread = spread_over(wanted[0], structure)
     if spread is None:
         raise ValueError(f"out_dims={out_dims} does not fit the {structure.num_leaves} results of the function")
-    return [
-        t[0] if d is None else t.movedim(0, d) for t, d in zip(whole, cast("list[int | None]", spread), strict=True)
-    ]
+    for out, dim in zip(outs, spread, strict=True):
+        if dim is not None and (not isinstance(dim, int) or not -out.dim() - 1 <= dim <= out.dim()):
+            raise ValueError(f"out_dims={out_dims} names dimension {dim} of a result with {out.dim() + 1}")
+    return cast("list[int | None]", spread)
+
+
+def _placed(whole: Sequence[Tensor], dims: Sequence[int | None]) -> list[Tensor]:
+    """Move the examples of each result to where they are wanted; None is the same for all: that of the first one."""
+    return [t[0] if d is None else t.movedim(0, d) for t, d in zip(whole, dims, strict=True)]

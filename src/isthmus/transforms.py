@@ -23,7 +23,11 @@ from isthmus.frontend.active import active_recorder, joins_the_graph
 
 Function = Callable[..., Any]
 FunctionT = TypeVar("FunctionT", bound=Function)
-outside_of_dynamo = cast("Callable[[FunctionT], FunctionT]", disable)
+
+
+def outside_of_dynamo(function: FunctionT) -> FunctionT:
+    """Let Dynamo leave the graph where the function is called."""
+    return cast(FunctionT, disable(function))
 
 
 def _in_graph() -> bool:
@@ -180,7 +184,16 @@ def _torch_jacfwd(func: Function, argnums: int | tuple[int, ...], has_aux: bool,
 
 def hessian(func: Function, argnums: int | tuple[int, ...] = 0) -> Function:
     """Give the function that computes `func`'s second derivatives: [..a, ..x, ..x] for an output of shape [..a]."""
-    return jacfwd(jacrev(func, argnums), argnums)
+    return _transformed(_torch_hessian, _hessian, func, argnums)
+
+
+def _hessian(func: Function, argnums: int | tuple[int, ...]) -> Function:
+    return jacobians.jacfwd(jacobians.jacrev(func, argnums, False), argnums, False, "error")
+
+
+def _torch_hessian(func: Function, argnums: int | tuple[int, ...]) -> Function:
+    """Reverse over reverse: Dynamo cannot trace vmap of forward over jacrev."""
+    return torch.func.jacrev(torch.func.jacrev(func, argnums), argnums)
 
 
 def vmap(

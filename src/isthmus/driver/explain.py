@@ -23,6 +23,7 @@ from isthmus.driver.options import Options
 from isthmus.driver.session import Program, Session
 from isthmus.frontend.capture_dynamo import CaptureLog
 from isthmus.passes.partition.explain import Explanation as Cut
+from isthmus.passes.vectorize.table import LOOPED
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class GraphReport:
     primitives: int
     fallbacks: Counter[str]
     """Operators without a rule, which run as library calls with torch's own derivative."""
+    looped: Mapping[tuple[str, str], int]
+    """What vmap calls once an example, and the reason -> in how many places."""
     directions: tuple[Direction, ...]
     cut: Cut | None
     milliseconds: dict[str, float]
@@ -124,6 +127,7 @@ def _graph(program: Program) -> GraphReport:
     lowest = stages.get("joint") or stages.get("prim")
     ops = list(lowest.walk()) if lowest is not None else []
     fallbacks = Counter(str(op.callee.data) for op in ops if isinstance(op, prim.OpaqueOp))
+    looped = Counter(cast("tuple[str, str]", found) for op in ops if (found := ir.literal(op, LOOPED)) is not None)
     cut = None
     if "joint" in stages:
         cut = explain_cut(stages["joint"], program.lowering.options)
@@ -133,6 +137,7 @@ def _graph(program: Program) -> GraphReport:
         calls,
         sum(isinstance(op, prim.PrimOp) for op in ops),
         fallbacks,
+        looped,
         tuple(_direction(name, module) for name, module in program.lowering.kernels.items()),
         cut,
         dict(program.lowering.record.milliseconds),
@@ -170,6 +175,7 @@ def _graph_parts(graph: GraphReport) -> list[Table | str]:
         parts.append(f"  {direction.name}: {_count(direction.kernels, 'kernel')}, library calls: {_counted(calls)}")
         parts += [f"    not fused with {producer}: {reason}" for producer, reason in direction.refused]
     parts.append(f"  fallbacks: {_counted(graph.fallbacks)}")
+    parts += [f"  looped over examples: {op}, {reason}" for op, reason in graph.looped]
     parts += [f"  note: {note}" for note in graph.notes]
     parts += [f"  rule used {_count(count, 'time')}: {rule}" for rule, count in graph.rules.items()]
     if graph.cut is not None:

@@ -114,6 +114,16 @@ def test_one_graph(name: str, module: Any, capture: str) -> None:
     close(gradients(found, mine), gradients(wanted, theirs))
 
 
+def test_vmap_of_a_hessian() -> None:
+    """torch.func's own is refused by Dynamo."""
+    torch._dynamo.reset()
+    compiled = isthmus.compile(lambda x: isthmus.vmap(isthmus.hessian(mlp))(x), fullgraph=True)
+    close(compiled(X), torch.func.vmap(torch.func.hessian(mlp))(X))
+    pair = lambda x, y: (x * y.sin()).sum() * x  # noqa: E731
+    both = isthmus.compile(lambda x, y: isthmus.hessian(pair, (0, 1))(x, y), fullgraph=True)
+    close(both(X[0], X[1]), torch.func.hessian(pair, (0, 1))(X[0], X[1]))
+
+
 @pytest.mark.parametrize("transform", [isthmus.grad, isthmus.vmap, isthmus.jacrev, isthmus.hessian])
 def test_made_outside_used_inside(transform: Callable[..., Any]) -> None:
     torch._dynamo.reset()

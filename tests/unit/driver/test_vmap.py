@@ -28,6 +28,10 @@ def _loss(p: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
     return ((torch.tanh(x @ p["a"]) @ p["b"] - y) ** 2).mean()
 
 
+def _convolved(image: Tensor, weight: Tensor) -> Tensor:
+    return (torch.nn.functional.conv1d(image, weight) ** 3).sum()
+
+
 CASES: dict[str, Callable[[Any], object]] = {
     "elementwise": lambda m: m.vmap(torch.sin)(X),
     "matmul with a closure": lambda m: m.vmap(lambda a: a @ W)(X),
@@ -44,6 +48,22 @@ CASES: dict[str, Callable[[Any], object]] = {
     "cumulative": lambda m: m.vmap(lambda a: a.cumsum(0))(X),
     "sort": lambda m: m.vmap(lambda a: a.sort()[0])(X),
     "softmax": lambda m: m.vmap(lambda a: torch.softmax(a, 0))(X),
+    "in_dims of trees": lambda m: m.vmap(lambda d, n: d["a"] @ n[0] + d["b"], ({"a": 1, "b": None}, (-1, None)))(
+        {"a": torch.stack([P["a"]] * 2, 1) * 2, "b": X[:3, 0]}, (torch.stack([P["b"], P["b"] * 2], -1), 3)
+    ),
+    "out_dims of trees": lambda m: m.vmap(
+        lambda a: {"x": (a[:, None] * a, a), "y": a.sum()}, out_dims={"x": -1, "y": 0}
+    )(X),
+    "a result that is the same for all": lambda m: m.vmap(lambda a, w: (a * 2, w.sin()), (0, None), (0, None))(X, W),
+    "keywords are seen whole": lambda m: m.vmap(lambda a, w: a @ w)(X, w=W),
+    "no examples": lambda m: m.vmap(lambda a: (a * 2, a.sum()))(X[:0]),
+    "chunks": lambda m: m.vmap(lambda a, w: torch.tanh(a @ w), (0, None), 1, chunk_size=2)(X, W),
+    "chunks that divide": lambda m: m.vmap(m.grad(_mlp), chunk_size=1)(X),
+    "Jacobian in chunks": lambda m: m.jacrev(lambda a: torch.sin(a) @ W, chunk_size=3)(X[0]),
+    "a library call": lambda m: m.vmap(m.grad(lambda a: torch.linalg.inv(a.outer(a) + torch.eye(3)).sum()))(X),
+    "convolutions with filters of their own": lambda m: m.vmap(m.grad(_convolved, (0, 1)))(
+        X.reshape(5, 1, 1, 3), W.reshape(4, 3)[:, :2].repeat(2, 1)[:5].reshape(5, 1, 1, 2)
+    ),
     "jacrev": lambda m: m.jacrev(lambda a, b: (torch.sin(a) @ b, a.sum() * b), (0, 1))(X[0], W),
     "jacfwd": lambda m: m.jacfwd(lambda a, b: (torch.sin(a) @ b, a.sum() * b), (0, 1))(X[0], W),
     "Hessian of an MLP": lambda m: m.hessian(_loss)(P, X, Y),
@@ -75,6 +95,53 @@ def test_random_numbers() -> None:
     assert different.unique().numel() == 15
 
 
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_random_numbers_as_torch_means_it(capture: str) -> None:
+    """In graphs, with chunks and nested: "same" is one draw for all examples, "different" one for each."""
+
+    def drawn(**settings: Any) -> Tensor:
+        torch._dynamo.reset()
+        dropped = lambda x: torch.nn.functional.dropout(x, 0.5)  # noqa: E731
+        return isthmus.compile(isthmus.vmap(dropped, **settings), capture=capture)(torch.ones(7, 64))
+
+    for chunk in (None, 3):
+        same = drawn(randomness="same", chunk_size=chunk)
+        assert (same == same[0]).all() and len(same[0].unique()) == 2
+        assert len(drawn(randomness="different", chunk_size=chunk).unique(dim=0)) == 7
+    inner = isthmus.vmap(lambda x: x + torch.rand(()), randomness="different")
+    nested = isthmus.compile(isthmus.vmap(inner, randomness="different"), capture=capture)(torch.zeros(3, 4))
+    assert nested.unique().numel() == 12
+
+
+@pytest.mark.parametrize("randomness", ["error", "same", "different"])
+def test_draws_from_torchs_own_stream(randomness: str) -> None:
+    mapped = isthmus.vmap(
+        lambda x: torch.poisson(x.detach() * 0 + 40.0) if randomness != "same" else x, randomness=randomness
+    )
+    if randomness == "error":
+        with pytest.raises(isthmus.UnsupportedError, match="draws random numbers"):
+            mapped(X)
+    else:
+        assert mapped(X).shape == X.shape
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_a_number_of_examples_that_is_not_known(capture: str) -> None:
+    torch._dynamo.reset()
+    function = lambda x: isthmus.vmap(isthmus.grad(_mlp), chunk_size=2 if capture == "trace" else None)(x)  # noqa: E731
+    compiled = isthmus.compile(function, dynamic=True, capture=capture, fullgraph=True)
+    for count in (5, 2, 7, 1, 0):
+        x = torch.randn(count, 3, dtype=F64)
+        torch.testing.assert_close(compiled(x), torch.func.vmap(torch.func.grad(_mlp))(x), rtol=1e-10, atol=1e-12)
+        assert isthmus.last_call_native()
+
+
+def test_explain_lists_what_is_looped() -> None:
+    report = isthmus.explain(isthmus.vmap(lambda a: torch.histc(a, 4, -1.0, 1.0)), capture="trace")(X)
+    assert "looped over examples: histc.default, torch has no batched form of this library call" in str(report)
+    assert not isthmus.explain(isthmus.vmap(_mlp), capture="trace")(X).graphs[0].looped
+
+
 def test_a_pull_from_outside_of_the_mapped_function() -> None:
     def rows(m: Any) -> object:
         _, pull = m.vjp(lambda a: torch.sin(a) @ W, X[0])
@@ -93,5 +160,11 @@ def test_errors_name_the_cure() -> None:
         isthmus.vmap(torch.sin, (0, 0))(X)
     with pytest.raises(ValueError, match="must have one size"):
         isthmus.vmap(torch.add)(X, Y[:3])
+    with pytest.raises(ValueError, match="the same for all examples"):
+        isthmus.vmap(torch.sin, out_dims=None)(X)
+    with pytest.raises(ValueError, match="names dimension 2"):
+        isthmus.vmap(torch.sin, out_dims=2)(X)
+    with pytest.raises(ValueError, match="chunk_size=0"):
+        isthmus.vmap(torch.sin, chunk_size=0)
     with pytest.raises(ValueError, match="must return tensors"):
         isthmus.vmap(lambda a: 3)(X)
