@@ -30,9 +30,9 @@ KERNELS = ("select-library", "decompose{to=elementary}", "simplify", "join-dots"
 
 
 def gpu_kernels() -> tuple[str, ...]:
-    """Give the passes from primitives to planned kernels for a GPU: its own schedule, none of the CPU's libraries."""
-    own = {"select-library": None, FUSE: "fuse{target=gpu}", "schedule": "schedule-gpu"}
-    return tuple(p for text in KERNELS if (p := own.get(text, text)) is not None)
+    """Give the passes from primitives to planned kernels for a GPU: its own schedule and libraries."""
+    own = {"select-library": "select-library{device=cuda}", FUSE: "fuse{target=gpu}", "schedule": "schedule-gpu"}
+    return tuple(own.get(text, text) for text in KERNELS)
 
 
 CPU = CAPTURED_TO_PRIM + JOINT + KERNELS

@@ -130,7 +130,8 @@ def _multiply(a: Tensor, b: Tensor, out: Tensor, bias: Sequence[Tensor]) -> None
 def _evaluated(call: LibraryCall, view: View, sizes: Mapping[str, int]) -> list[Tensor]:
     operands = [view(b) for b in call.operands]
     results = [None if b.place.kind == "handle" else view(b) for b in call.results]
-    with torch.device(operands[0].device) if operands else nullcontext():  # of helpers that the reference makes
+    helpers = call.symbol.startswith("prim.") and operands  # tensors that the reference makes on the way
+    with torch.device(operands[0].device) if helpers else nullcontext():
         made = evaluate(call, operands, sizes)
     taken = {t.untyped_storage().data_ptr() for t in operands}
     found: list[Tensor] = []

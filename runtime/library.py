@@ -39,6 +39,7 @@ NATIVE = frozenset(
         # attention
         *("prim.attention", "_scaled_dot_product_flash_attention_for_cpu"),
         "_scaled_dot_product_flash_attention_for_cpu_backward",
+        *("isthmus::attention", "isthmus::attention_backward"),
         # order
         *("prim.sort", "sort", "topk", "kthvalue", "median", "nanmedian", "mode", "searchsorted", "bucketize"),
         # Fourier transforms

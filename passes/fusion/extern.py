@@ -156,10 +156,27 @@ def _attention_backward(node: Node, operands: list[Seen]) -> tuple[Shape | None,
     return tuple(_heads_inside(r.shape) for r in node.results)
 
 
+def _like_operands(node: Node, operands: list[Seen]) -> tuple[Shape | None, ...]:
+    """Gradients of the query, key and value (after the output's): each with its dims in the order of its own."""
+    found: list[Shape | None] = []
+    for result, given in zip(node.results, operands[1:4], strict=True):
+        own = given.view.strides if given.view is not None else ir.contiguous_strides(result.shape)
+        found.append(_in_the_order_of(own, result.shape))
+    return tuple(found)
+
+
+def _gpu_attention(node: Node, operands: list[Seen]) -> tuple[Shape | None, ...]:
+    """The output has its dims in the order of the query's, the log-sums are row-major."""
+    (own, _), (_, lse) = _attention(node, operands), node.results
+    return (own, ir.contiguous_strides(lse.shape))
+
+
 _RESULT_STRIDES: dict[str, Callable[[Node, list[Seen]], tuple[Shape | None, ...]]] = {
     "_scaled_dot_product_flash_attention_for_cpu.default": _attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward.default": _attention_backward,
     prim.AttentionOp.name: _attention,
+    "isthmus::attention.default": _gpu_attention,
+    "isthmus::attention_backward.default": _like_operands,
 }
 
 

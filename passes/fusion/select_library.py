@@ -24,8 +24,12 @@ from isthmus.dialects import prim
 from isthmus.dialects.prim.base import ints
 from isthmus.ir import Literal, LiteralValue, Operand
 
-FORWARD = "_scaled_dot_product_flash_attention_for_cpu.default"
-BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward.default"
+CPU_FORWARD = "_scaled_dot_product_flash_attention_for_cpu.default"
+CPU_BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward.default"
+GPU_FORWARD = "isthmus::attention.default"
+GPU_BACKWARD = "isthmus::attention_backward.default"
+GPU_WIDTH = 256
+"""The longest head that fused kernels of GPUs take; a multiple of 8."""
 
 
 @dataclass(frozen=True)
@@ -33,30 +37,57 @@ class SelectLibraryPass(ModulePass):
     """Needs: functions in primitives, not to be differentiated again. Leaves: library calls for claimed primitives."""
 
     name = "select-library"
+    device: str = "cpu"
+    """Whose library: cpu or cuda."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Replace what the library does better, in one walk."""
+        on_gpu = self.device == "cuda"
         for found in list(op.walk()):
             if isinstance(found, prim.AttentionOp):
-                _attention(found)
+                _attention(found, on_gpu)
             elif isinstance(found, prim.AttentionBwdOp):
-                _attention_bwd(found)
+                _attention_bwd(found, on_gpu)
 
 
-def _attention(op: prim.AttentionOp) -> None:
-    if op.mask is not None or not _is_streamed(op.q, op.k, op.v):
+def _attention(op: prim.AttentionOp, on_gpu: bool) -> None:
+    if op.mask is not None or not _is_taken(op, on_gpu):
         return
-    args = (Operand(0), Operand(1), Operand(2), 0.0, op.causal.data, None, op.scale.data)
-    _replace(op, FORWARD, ir.operands_of(op), args)
+    operands = tuple(Operand(i) for i in range(3))
+    if on_gpu:
+        _replace(op, GPU_FORWARD, ir.operands_of(op), (*operands, op.causal.data, op.scale.data))
+    else:
+        args = (*operands, 0.0, op.causal.data, None, op.scale.data)
+        _replace(op, CPU_FORWARD, ir.operands_of(op), args)
 
 
-def _attention_bwd(op: prim.AttentionBwdOp) -> None:
+def _attention_bwd(op: prim.AttentionBwdOp, on_gpu: bool) -> None:
     """The library's backward forms Σ g·o itself, so it serves where delta is that sum and nothing else."""
     o = _summed_with(op.delta, op.g)
-    if o is None or op.mask is not None or not _is_streamed(op.q, op.k, op.v):
+    if o is None or op.mask is not None or not _is_taken(op, on_gpu):
         return
-    args = (*(Operand(i) for i in range(6)), 0.0, op.causal.data, None, op.scale.data)
-    _replace(op, BACKWARD, (op.g, op.q, op.k, op.v, o, op.lse), args)
+    given, operands = (op.g, op.q, op.k, op.v, o, op.lse), tuple(Operand(i) for i in range(6))
+    if on_gpu:
+        _replace(op, GPU_BACKWARD, given, (*operands, op.causal.data, op.scale.data))
+    else:
+        _replace(op, CPU_BACKWARD, given, (*operands, 0.0, op.causal.data, None, op.scale.data))
+
+
+def _is_taken(op: prim.AttentionOp | prim.AttentionBwdOp, on_gpu: bool) -> bool:
+    if not on_gpu:
+        return _is_streamed(op.q, op.k, op.v)
+    heads = {ir.shape_of(x)[3] for x in (op.q, op.k, op.v)}
+    width = heads.pop()
+    square = ir.shape_of(op.q)[2] == ir.shape_of(op.k)[2]
+    return (
+        ir.dtype_of(op.q) in ("bf16", "f16")
+        and not heads
+        and isinstance(width, int)
+        and width % 8 == 0
+        and 0 < width <= GPU_WIDTH
+        and all(isinstance(d, int) and d > 0 for x in (op.q, op.k) for d in ir.shape_of(x))
+        and (square or not op.causal.data)
+    )
 
 
 def _is_streamed(q: SSAValue, k: SSAValue, v: SSAValue) -> bool:
@@ -71,9 +102,16 @@ def _summed_with(delta: SSAValue, g: SSAValue) -> SSAValue | None:
     if not isinstance(total, prim.ReduceOp) or total.kind.data != "add" or ints(total.dims.data) != (3,):
         return None
     product = total.x.owner
-    if not isinstance(product, prim.MulOp) or g not in (product.a, product.b):
+    if not isinstance(product, prim.MulOp):
         return None
-    return product.b if product.a is g else product.a
+    a, b = _unconverted(product.a), _unconverted(product.b)
+    found = b if a is g else a if b is g else None
+    return found if found is not None and ir.dtype_of(found) == ir.dtype_of(g) else None
+
+
+def _unconverted(x: SSAValue) -> SSAValue:
+    """What was widened for a sum."""
+    return x.owner.x if isinstance(x.owner, prim.ConvertOp) else x
 
 
 def _replace(op: Operation, callee: str, operands: Sequence[SSAValue], args: tuple[LiteralValue, ...]) -> None:

@@ -21,6 +21,7 @@ from isthmus.runtime import library
 from isthmus.runtime.cuda_driver import Driver, driver
 from isthmus.runtime.cuda_kernels import Generate, Generated, KernelLoader, LaunchFacts, Loaded
 from isthmus.runtime.cuda_launch import Launcher
+from isthmus.runtime.device_attention import register
 from isthmus.runtime.device_program import DeviceProgram
 from isthmus.runtime.device_steps import Kernel
 from isthmus.runtime.interpret import load_tables
@@ -41,6 +42,7 @@ def make_on_device(
 
     UnsupportedError where cuda-bindings or a GPU is missing, or its driver is too old.
     """
+    register()
     saved_at = dict(forward.saved_at) if forward else None
     program = read_program(func, schema_of=library.schema_of, saved_at=saved_at)
     loader = KernelLoader(with_driver or driver(), device.index or 0, use_cache=use_cache)
