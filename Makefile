@@ -43,7 +43,7 @@ conformance: venv ## every op of the first tier against eager torch, where the h
 
 test: check unit lit conformance ## everything that must hold before a commit lands
 
-docs: venv ## write the generated pages (docs/ir.md, docs/passes.md, docs/ops.md)
+docs: venv ## write the generated pages (docs/ir.md, docs/passes.md, docs/primitives.md, docs/ops.md)
 	$(BIN)/python -m docs.generate
 
 clean: ## remove build products, not .venv
