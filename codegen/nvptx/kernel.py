@@ -84,6 +84,9 @@ class Grid(Rows):
         chunk = self.plan.chunk
         if chunk is None:
             return super()._bounds(p)
+        if self.plan.owners > 1:
+            self.owner = self.f.binary("urem", p, self.f.index(self.plan.owners))
+            p = self.f.binary("udiv", p, self.f.index(self.plan.owners))
         low = p * chunk
         if self._has_whole_chunks():
             return low, low + chunk

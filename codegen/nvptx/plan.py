@@ -42,6 +42,28 @@ class GridPlan(Plan):
         self.is_flat = self.shares_rows and lit(kernel, "flat") is True
         """Whether threads share out the positions of all row dims as one."""
 
+        self.owners = _number(kernel, "owners", 1)
+        """Threads that share a point of a scatter: each walks the whole row and writes the places that are its own."""
+
+    @cached_property
+    def owner_index(self) -> SSAValue:
+        """The index value by which places belong to owners: that of every store."""
+        found = {op.index_values[0] for op in self.kernel.block.ops if isinstance(op, k.StoreOp) and op.index_values}
+        (index,) = found
+        return index
+
+    @cached_property
+    def before_ownership(self) -> frozenset[Operation]:
+        """The ops that it takes to know whose place a position goes to."""
+        found: set[Operation] = set()
+        stack = [cast(Operation, self.owner_index.owner)]
+        while stack:
+            op = stack.pop()
+            if op not in found:
+                found.add(op)
+                stack += [cast(Operation, v.owner) for v in ir.operands_of(op)]
+        return frozenset(found)
+
     def _lanes(self, target: Target) -> int:
         return _number(self.kernel, "width", 1)
 
@@ -78,6 +100,12 @@ class GridPlan(Plan):
         require(self.lanes == 1 or self.shares_rows or per_partition % self.lanes == 0, "width does not divide points")
         whole = self.group == self.threads or (self.group <= WARP and self.group & (self.group - 1) == 0)
         require(whole and self.threads % WARP == 0, "a group is a power of two up to 32 threads, or the block")
+        if self.owners > 1:
+            sinks = [op for op in kernel.block.ops if isinstance(op, (k.SinkOp, k.ReduceOp, k.CumulativeOp))]
+            fits = all(isinstance(op, k.StoreOp) and op.index_values for op in sinks) and not self.shares_rows
+            require(fits and self.chunk is not None, "only a scatter has owners")
+            alike = self.lanes == 1 or self.vector not in self.varying[self.owner_index]
+            require(alike, "neighbouring points have places of different owners")
         for op in kernel.block.ops:
             if isinstance(op, k.AccumulateOp):
                 require(self.chunk is None, "where something is accumulated, partitions share out the points evenly")

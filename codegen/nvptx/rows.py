@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
+
+from xdsl.ir import Operation
 
 from isthmus import ir
 from isthmus.codegen.cpu import reductions
@@ -27,6 +29,21 @@ class Rows(Loops):
     body: ThreadBody
     threads: Threads
     sinks: list[k.AccumulateOp]
+    owner: Value
+    """Which of the threads of a point of a scatter this is."""
+
+    def _emit_scope(self, ops: Iterable[Operation], scope: int, level: int | None) -> None:
+        """Emit the ops of a scope; in the row of a scatter that several threads walk, those of my places only."""
+        plan = self.plan
+        if plan.owners == 1 or scope != len(plan.scopes) - 1:
+            super()._emit_scope(ops, scope, level)
+            return
+        mine = [op for op in ops if op not in plan.before_ownership]
+        super()._emit_scope([op for op in ops if op in plan.before_ownership], scope, level)
+        index = cast(Value, self.state.get(plan.owner_index))
+        owner = self.f.binary("urem", index, self.f.index(plan.owners))
+        with self.f.when(self.f.compare("eq", owner, self.owner)), self.state.frame():
+            super()._emit_scope(mine, scope, level)
 
     def _walk(self, walk: Walk) -> None:
         body, plan = self.body, self.plan

@@ -34,6 +34,8 @@ BUSY_THREADS = 1 << 15
 """So many threads keep a GPU busy."""
 STEPS = 4
 """Steps in which a block walks a row: enough reads in flight, few enough registers."""
+MOST_OWNERS = 64
+"""Threads that walk one row of a scatter at most."""
 LONG_ROW = 256
 """Vectors of the last row dim that are enough for a block."""
 WARP_STEPS = 8
@@ -176,10 +178,30 @@ def _walk_apart(op: kernel.FusedOp, spread: int | None, sums: list[kernel.Accumu
         per_partition = cast(int, points) // cast(int, count) if known else 1
         _write(op, width=max(gcd(width, per_partition), 1), unroll=4, threads=threads, group=threads)
         return
+    owners = _owners(op, many)
+    if owners > 1:
+        width = _width(op, spread, 0 if len(op.parallel) == 1 else last)
+        _write(op, owners=owners)
     copies = 4 if op.rows else _copies(op, many // width)
     chunk = threads * width * (1 if op.rows else copies)
-    count = (points + (chunk - 1)) // chunk
+    count = (points + (chunk - 1)) // chunk * owners
     _write(op, partitions=count, width=width, unroll=copies, threads=threads, group=threads, chunk=chunk)
+
+
+def _owners(op: kernel.FusedOp, points: int) -> int:
+    """Threads of one point of a scatter: where points are few and rows long, each writes the places that are its own."""
+    sinks = [o for o in op.block.ops if isinstance(o, (kernel.SinkOp, kernel.ReduceOp, kernel.CumulativeOp))]
+    indices = {o.index_values[0] for o in sinks if isinstance(o, kernel.StoreOp) and o.index_values}
+    scatter = len(indices) == 1 and all(isinstance(o, kernel.StoreOp) and o.index_values for o in sinks)
+    if not scatter or not op.rows or _extent(op, op.rows) < MOST_OWNERS or points == 0:
+        return 1
+    (index,) = indices
+    if kernel.varying(op)[index] & frozenset(op.parallel):
+        return 1
+    owners = 1
+    while owners < MOST_OWNERS and owners * points < 2 * BUSY_THREADS:
+        owners *= 2
+    return owners
 
 
 def _copies(op: kernel.FusedOp, vectors: int) -> int:

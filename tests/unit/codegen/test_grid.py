@@ -169,3 +169,18 @@ def test_a_schedule_that_does_not_fit_is_refused():
     for wrong in (dict(width=5), dict(group=48), dict(threads=40, group=40), dict(chunk=2)):
         with pytest.raises(IRError):
             compare(text, torch.randn(19, 24), torch.randn(24), **wrong)
+
+
+@pytest.mark.parametrize("kind", ["add", "set", "max"])
+@pytest.mark.parametrize("n,m", [(100, 24), (300, 7)])
+def test_a_long_scatter_has_owners(kind, n, m):
+    """Every thread of a point writes the places that are its own, in order: what comes last stays."""
+    body = f"""
+    %i = kernel.load {{operand = 2, map = [d1]}} : i64
+    %c = kernel.check %i {{bound = 6, dim = 0}} : i64
+    %v = kernel.load {{operand = 1, map = [d1, d0]}} : f32
+    kernel.store %v, %c {{result = 0, map = [v0, d0], kind = "{kind}"}}"""
+    operands = [tensor([6, m]), tensor([n, m]), tensor([n], "i64")]
+    text = function(operands, [tensor([6, m])], [m, n], [PARALLEL, ROW], body, more=", initial = [0]")
+    c = compare(text, torch.randn(6, m), torch.randn(n, m), torch.randint(0, 6, (n,)))
+    assert c.kernel.properties["owners"].data == 64

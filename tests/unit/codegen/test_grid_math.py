@@ -65,7 +65,7 @@ def test_exponentials_by_the_special_unit(name):
     x = torch.tensor([*special, 128.0, 127.5, -149.0, -151.0, math.inf, -math.inf, math.nan])
     x = torch.cat([x, torch.randn(1000) * 10, torch.randn(500) * 50])
     (result,) = (run(f"prim.{name}", "f32", x),)
-    wanted = {"exp": torch.exp, "exp2": torch.exp2, "logistic": torch.sigmoid, "tanh": torch.tanh, "erf": torch.erf}[name](x.double())
+    wanted = getattr(torch, {"logistic": "sigmoid"}.get(name, name))(x.double())
     error = (result.double() - wanted).abs()
     fine = error <= wanted.abs() * 2.0**-21.5 + 2.0**-149
     assert (fine | (result.isnan() & wanted.isnan()) | (result.double() == wanted.float().double())).all()

@@ -65,6 +65,20 @@ def points_kernel(dtype: str) -> str:
     return function([tensor([5000], dtype)], [tensor([5000], dtype)], [5000], [PARALLEL], body)
 
 
+SCATTER = function(
+    [tensor([60, 48]), tensor([900, 48]), tensor([900], "i64")],
+    [tensor([60, 48])],
+    [48, 900],
+    [PARALLEL, ROW],
+    """
+    %i = kernel.load {operand = 2, map = [d1]} : i64
+    %c = kernel.check %i {bound = 60, dim = 0} : i64
+    %v = kernel.load {operand = 1, map = [d1, d0]} : f32
+    kernel.store %v, %c {result = 0, map = [v0, d0], kind = "add"}""",
+    more=", initial = [0]",
+)
+
+
 def collected() -> dict[str, str]:
     """Texts of all kinds of kernels."""
     texts = {n.lower(): getattr(named, n) for n in ("SOFTMAX", "LAYER_NORM", "LAYER_NORM_BACKWARD", "GELU")}
@@ -72,6 +86,7 @@ def collected() -> dict[str, str]:
     texts |= {
         f"rows {d} {n}": row_kernel(d, n) for d in ("f32", "bf16", "f16", "f64", "c64") for n in (24, 1000, 60000)
     }
+    texts["scatter"] = SCATTER
     texts["all sums"] = test_kernels.softmax(17, 100)
     texts["symbols"] = test_kernels.softmax("s0", "s1", more=', symbols = ["s1", "s0"]')
     return texts
