@@ -21,6 +21,7 @@ from isthmus.frontend.captured import Captured, CompileCaptured, Compiled
 from isthmus.frontend.import_fx import import_graph
 from isthmus.frontend.locations import from_stack_trace, is_library
 from isthmus.frontend.modes import leaving
+from isthmus.frontend.refused import is_refusal
 from isthmus.frontend.torch_private import dynamo_accepts, skip_frames_of
 
 SETTINGS: Mapping[str, bool] = {
@@ -104,6 +105,11 @@ class DynamoBackend:
                 raise visible(error) from error
             entry.fallback = error
             return graph.forward
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            entry.fallback = UnsupportedError(str(error), location=entry.location)
+            return graph.forward  # raises it when it is called
 
     def _note_break(self, graph: fx.GraphModule) -> None:
         reason = getattr(graph, "compile_subgraph_reason", None)
@@ -120,6 +126,8 @@ def _imported(graph: fx.GraphModule, example_inputs: Sequence[object], entry: Ca
     except CompileError:
         raise
     except Exception as error:  # torch's own run of the graph worked: what fails here is the import
+        if is_refusal(error):
+            raise
         what = f"importing the graph failed: {type(error).__name__}: {error}"
         raise UnsupportedError(what.splitlines()[0], location=entry.location) from error
 

@@ -17,7 +17,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-
 from xdsl.dialects.builtin import UnitAttr
 
 from isthmus import ir
@@ -29,6 +28,7 @@ from isthmus.frontend.encode import DTYPE_NAMES, dtype_name
 from isthmus.frontend.operands import CallArguments
 from isthmus.frontend.operators import OperatorFacts, facts_of, identity_of
 from isthmus.frontend.program import Program
+from isthmus.frontend.refused import refusal
 from isthmus.frontend.symbolic import SizeReader
 from isthmus.frontend.torch_private import decompose, is_wrapped_by_functorch, number_in, paused
 from isthmus.ir import Literal, Operand
@@ -119,8 +119,13 @@ class Recorder(Program, ProxyTorchDispatchMode):
             return same
         had_history = any(t.requires_grad for t in call.tensors)
         watch = None if self.policy is None else checkpoint.AskPolicy(self.policy)
-        with watch or nullcontext():
-            result = func(*args, **kwargs)
+        try:
+            with watch or nullcontext():
+                result = func(*args, **kwargs)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:  # a fake kernel may say it in another type
+            raise refusal(func, args, kwargs, None, self.location) or error from None
+        if (refused := refusal(func, args, kwargs, result, self.location)) is not None:
+            raise refused
         flat = pytree.tree_leaves(result, is_leaf=lambda v: v is None)
         tensors = [r for r in flat if isinstance(r, Tensor)]
         if not tensors and not call.mutates:
