@@ -53,6 +53,8 @@ class Blocking:
             raise UnsupportedError("has no tile: schedule has not run", op=kernel.name)
         tile = cast("tuple[int, int, int]", kernel.tile.data)
         block = cast("tuple[int, int, int]", kernel.block_sizes.data)
+        if block[0] % tile[0] or block[2] % (tile[1] * tile[2]):
+            raise UnsupportedError("has blocks that are no whole tiles", op=kernel.name)
         return Blocking(*tile, *block, cast("tuple[Dim, Dim, Dim]", kernel.grid.data))
 
 
@@ -90,9 +92,11 @@ class _Blocks:
         parts: tuple[Pack, Pack, Finish, str],
     ) -> None:
         arguments = [("buffers", PTR), ("sizes", PTR), ("begin", I64), ("end", I64)]
-        self.f = Function(module, name, arguments)
-        self.kernel, self.blocking = kernel, blocking
         self.a, self.b, self.finish, self.tile = parts
+        self.plain = self.finish.plain
+        quick = "" if self.plain else "noinline optnone"  # what only counts and calls is compiled fast
+        self.f = Function(module, name, arguments, attributes=quick)
+        self.kernel, self.blocking = kernel, blocking
         buffers, sizes, _, _ = self.f.arguments
         with self.f.at_entry():
             symbols = {
@@ -102,7 +106,6 @@ class _Blocks:
         self.size = SizeValues(self.f, symbols)
         self.m, self.n, self.k = (self.size(kernel.sizes_[d]) for d in kernel.mnk)
         self.scalar = MEMORY[ir.dtype_of(kernel.dot.y)]
-        self.plain = self.finish.plain
         self.buffers, self.sizes = buffers, sizes
         self.batch = self.f.slot(I64, max(1, len(kernel.batch)), align=8)
 

@@ -56,6 +56,10 @@ class Space(KernelOp):
         """How many partitions; None before schedule."""
         raise NotImplementedError
 
+    def fits_partial_results(self, leading: Dim) -> bool:
+        """Whether sums over points may have so many leading entries."""
+        return self.partitions_ is None or leading == self.partitions_
+
 
 class BodyOp(KernelOp):
     """A scalar op that only a kernel body may hold."""
@@ -306,6 +310,6 @@ class AccumulateOp(SinkOp):
         self.check_map(self.map, len(ir.shape_of(result)) - 1, 0, f"result {at} without its partitions")
         rows = all(kernel.classes_[d] in ("row", "n") for d in self.map.dims())
         require(rows, "the map of an accumulation reads row dims only")
-        partitions = kernel.partitions_
-        fits = partitions is None or ir.shape_of(result)[0] == partitions
-        require(fits, lambda: f"result {at} must have {partitions} leading entries, one per partition")
+        leading = ir.shape_of(result)[0]
+        wrong = lambda: f"result {at} must have {kernel.partitions_} leading entries, one per partition"  # noqa: E731
+        require(kernel.fits_partial_results(leading), wrong)

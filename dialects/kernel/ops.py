@@ -8,6 +8,7 @@ that it depends on; what a reduction gives is known only after its row has been 
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias, cast
 
 from xdsl.ir import Block, SSAValue
@@ -167,9 +168,10 @@ class ContractOp(LaunchOp, Space):
     sizes, classes: the space, batch dims, then one dim each of class m, n, k. The body has one kernel.dot; what its
     operands are computed from is the prologue (a: at batch, m, k; b: at batch, n, k), what is computed from its result
     the epilogue, at batch, m, n. Results are written by stores, once per point of batch, m, n, and by accumulations
-    over batch and m. symbols, layouts: as of kernel.fused. Put there by schedule: grid (how batch, m and n are cut:
-    as many partitions as their product), tile (rows, vectors per row, lanes), block (rows and k steps that are packed
-    at once).
+    over batch and m: one entry for each part of these that the grid makes, rows cut in whole tiles, further entries 0.
+    symbols, layouts: as of kernel.fused. Put there by schedule: grid (into how many parts batch, m and n are cut: as
+    many partitions as their product), tile (rows, vectors per row, lanes), block (rows, k steps and columns that are
+    packed at once).
     """
 
     name = "kernel.contract"
@@ -238,6 +240,12 @@ class ContractOp(LaunchOp, Space):
     def initial_(self) -> tuple[None, ...]:
         """No result starts as a copy of an operand."""
         return (None,) * len(self.results)
+
+    def fits_partial_results(self, leading: Dim) -> bool:
+        """One entry for each part of batch and m that the grid makes, and any number more, which are 0."""
+        parts = cast("tuple[Dim, ...]", self.grid.data)[:2] if self.grid is not None else ()
+        known = all(isinstance(n, int) for n in (*parts, leading))
+        return not known or math.prod(cast("tuple[int, ...]", parts)) <= cast(int, leading)
 
     @property
     def dot(self) -> DotOp:

@@ -35,6 +35,8 @@ class Direction:
     library_calls: Counter[str]
     refused: tuple[tuple[str, str], ...]
     """Kernel that was not joined with its neighbour, and the reason."""
+    products: int = 0
+    """Kernels that multiply matrices, with pointwise work in their prologue or epilogue."""
 
 
 @dataclass(frozen=True)
@@ -148,13 +150,15 @@ def _graph(program: Program) -> GraphReport:
 
 
 def _direction(name: str, module: ModuleOp) -> Direction:
-    fused = [op for op in module.walk() if isinstance(op, kernel.FusedOp)]
+    launches = [op for op in module.walk() if isinstance(op, kernel.LaunchOp)]
+    own = [op for op in launches if isinstance(op, kernel.LoopNest)]
     calls = Counter(str(ir.literal(op, "symbol")) for op in module.walk() if isinstance(op, kernel.ExternOp))
     refused: list[tuple[str, str]] = []
-    for op in fused:
+    for op in launches:
         entries = cast(tuple[tuple[object, object], ...], ir.literal(op, "refused") or ())
         refused += [(str(producer), str(reason)) for producer, reason in entries]
-    return Direction(name, len(fused), calls, tuple(refused))
+    products = sum(isinstance(op, kernel.ContractOp) for op in own)
+    return Direction(name, len(own), calls, tuple(refused), products)
 
 
 def _count(n: int, what: str) -> str:
@@ -172,7 +176,9 @@ def _graph_parts(graph: GraphReport) -> list[Table | str]:
         parts += [f"  {line}" for line in graph.metadata.table().splitlines()]
     for direction in graph.directions:
         calls = direction.library_calls
-        parts.append(f"  {direction.name}: {_count(direction.kernels, 'kernel')}, library calls: {_counted(calls)}")
+        products = f" ({_count(direction.products, 'product')} with what is around)" if direction.products else ""
+        kernels = f"{_count(direction.kernels, 'kernel')}{products}"
+        parts.append(f"  {direction.name}: {kernels}, library calls: {_counted(calls)}")
         parts += [f"    not fused with {producer}: {reason}" for producer, reason in direction.refused]
     parts.append(f"  fallbacks: {_counted(graph.fallbacks)}")
     parts += [f"  looped over examples: {op}, {reason}" for op, reason in graph.looped]

@@ -86,3 +86,57 @@ func.func @products_are_no_indices(%x: tensor<8xf32>) -> tensor<8xf32> {
   }) : tensor<8xf32>
   func.return %y : tensor<8xf32>
 }
+
+// -----
+
+func.func @factor_of_both_sides(%a: tensor<8x4xf32>, %b: tensor<6x4xf32>) -> tensor<8x6xf32> {
+  // CHECK: a depends on n
+  %y = kernel.contract %a, %b {sizes = [8, 6, 4], classes = ["m", "n", "k"]} ({
+    %v = kernel.load {operand = 0, map = [d0, d2]} : f32
+    %w = kernel.load {operand = 1, map = [d1, d2]} : f32
+    %d = kernel.dot %w, %v {dims = [2]} : f32
+    kernel.store %d {result = 0, map = [d0, d1]}
+  }) : tensor<8x6xf32>
+  func.return %y : tensor<8x6xf32>
+}
+
+// -----
+
+func.func @no_product(%a: tensor<8x4xf32>, %b: tensor<6x4xf32>) -> tensor<8x6xf32> {
+  // CHECK: the body has one kernel.dot
+  %y = kernel.contract %a, %b {sizes = [8, 6, 4], classes = ["m", "n", "k"]} ({
+    %v = kernel.load {operand = 0, map = [d0, d2]} : f32
+    %w = kernel.load {operand = 1, map = [d1, d2]} : f32
+    %p = prim.mul %v, %w : f32
+    kernel.store %p {result = 0, map = [d0, d1]}
+  }) : tensor<8x6xf32>
+  func.return %y : tensor<8x6xf32>
+}
+
+// -----
+
+func.func @product_and_inner_dim(%a: tensor<8x4xf32>, %b: tensor<6x4xf32>) -> tensor<8x6xf32> {
+  // CHECK: 'prim.add' depends on the product and on k
+  %y = kernel.contract %a, %b {sizes = [8, 6, 4], classes = ["m", "n", "k"]} ({
+    %v = kernel.load {operand = 0, map = [d0, d2]} : f32
+    %w = kernel.load {operand = 1, map = [d1, d2]} : f32
+    %d = kernel.dot %v, %w {dims = [2]} : f32
+    %p = prim.add %d, %v : f32
+    kernel.store %d {result = 0, map = [d0, d1]}
+  }) : tensor<8x6xf32>
+  func.return %y : tensor<8x6xf32>
+}
+
+// -----
+
+func.func @stored_once_per_row(%a: tensor<8x4xf32>, %b: tensor<6x4xf32>) -> tensor<8x6xf32> {
+  // CHECK: a store writes once per point of batch, m and n
+  %y = kernel.contract %a, %b {sizes = [8, 6, 4], classes = ["m", "n", "k"]} ({
+    %v = kernel.load {operand = 0, map = [d0, d2]} : f32
+    %w = kernel.load {operand = 1, map = [d1, d2]} : f32
+    %d = kernel.dot %v, %w {dims = [2]} : f32
+    %z = kernel.load {operand = 0, map = [d0, 0]} : f32
+    kernel.store %z {result = 0, map = [d0, 0]}
+  }) : tensor<8x6xf32>
+  func.return %y : tensor<8x6xf32>
+}

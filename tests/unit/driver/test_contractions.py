@@ -1,0 +1,98 @@
+"""Whole steps whose products are kernels of ours, against eager torch in float64."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import isthmus
+
+
+class Gated(nn.Module):
+    def __init__(self, d: int, hidden: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(d) + 0.5)
+        self.gate, self.up = nn.Linear(d, hidden, bias=False), nn.Linear(d, hidden, bias=False)
+        self.down = nn.Linear(hidden, d, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * self.scale
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+class Mlp(nn.Module):
+    def __init__(self, d: int, hidden: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(d)
+        self.up, self.down = nn.Linear(d, hidden), nn.Linear(hidden, d)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+def step(model: nn.Module, run, x: Tensor) -> list[Tensor]:
+    x = x.detach().clone().requires_grad_()
+    y = run(x)
+    weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).reshape(y.shape)
+    gradients = torch.autograd.grad((y * weights).sum(), [x, *model.parameters()])
+    return [y.detach(), *gradients]
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("model", [Mlp, Gated])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [33, 100])
+def test_a_step_agrees_with_float64(model, dtype, rows):
+    m = model(48, 70).to(dtype)
+    x = torch.randn(3, rows, 48, dtype=dtype)
+    truth = copy.deepcopy(m).double()
+    expected, found = step(truth, truth, x.double()), step(m, isthmus.compile(m), x)
+    tolerance = 2e-5 if dtype is torch.float32 else 1e-12
+    for e, r in zip(expected, found, strict=True):
+        assert (r.double() - e).abs().max() <= tolerance * max(1.0, e.abs().max())
+
+
+def test_its_products_are_kernels_and_explained():
+    report = isthmus.explain(Mlp(64, 128))(torch.randn(256, 64, requires_grad=True))
+    (graph,) = report.graphs
+    assert any(d.products for d in graph.directions)
+    assert "with what is around" in str(report)
+
+
+def test_any_number_of_rows_with_one_program():
+    m = Mlp(48, 64)
+    compiled = isthmus.compile(m, dynamic=True)
+    for rows in (33, 1, 130, 64):
+        x = torch.randn(rows, 48)
+        for e, r in zip(step(m, m, x), step(m, compiled, x), strict=True):
+            torch.testing.assert_close(r, e, rtol=1e-4, atol=1e-4)
+
+
+def test_threads_change_no_bit():
+    m = Mlp(64, 128)
+    compiled, x = isthmus.compile(m), torch.randn(700, 64)
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(step(m, compiled, x))
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0][:2], other[:2], strict=True))
+
+
+def test_a_row_that_is_no_number_stays_alone():
+    m = Mlp(48, 64)
+    x = torch.randn(40, 48)
+    x[7, 3], x[20] = float("nan"), float("inf")
+    y = isthmus.compile(m)(x)
+    assert torch.equal(y.isfinite(), m(x).isfinite())
