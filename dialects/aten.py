@@ -434,6 +434,9 @@ TORCHS_NOISE = "aten.torchs_noise"
 """Attribute of a call: what it draws comes from torch's generator, whatever other calls do."""
 
 
+DATA = "isthmus.data"
+"""Attribute of a call of `detach` that stands for `x.data`: writes through its result are not counted as versions."""
+
 SCHEMAS = "aten.schemas"
 """Module attribute: the schema strings in use, as torch prints them without `aten::`."""
 

@@ -60,6 +60,8 @@ class Result:
     """New value of this argument."""
     hidden: bool = False
     """The program wrote it behind autograd's back (no_grad, detach): the argument keeps its history."""
+    uncounted: bool = False
+    """Only through `.data`: the argument's version stays as it is."""
     gradient: int | None = None
     """Gradient of this argument (position in the joint or undifferentiated function)."""
     saved: int | None = None
@@ -155,6 +157,7 @@ _RESULT_KEYS = {
     "output": "autodiff.output",
     "mutated": "isthmus.mutated",
     "hidden": "isthmus.hidden",
+    "uncounted": "isthmus.uncounted",
     "gradient": "autodiff.gradient",
     "saved": "autodiff.saved",
     "strides": "isthmus.strides",

@@ -110,7 +110,7 @@ def _data(recorder: Recorder, func: object, tensor: Tensor) -> Tensor:
         recorder.locate()
         with recorder.errors_at("data"):
             raise UnsupportedError("a tensor gets another one's memory", cure="write to it by copy_ under no_grad")
-    return torch.ops.aten.detach.default(tensor)
+    return structured.data_of(recorder, tensor)
 
 
 _SET_DATA: object = getattr(Tensor.data, "__set__")  # noqa: B009 (torch hides the names from type checkers)

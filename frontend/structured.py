@@ -9,8 +9,11 @@ import torch
 from torch._ops import HigherOrderOperator
 
 from isthmus.diagnostics import UnsupportedError
+from isthmus.dialects import aten
 from isthmus.frontend import control_flow, functorch, gradients
+from isthmus.frontend.recorder import Recorder
 from isthmus.frontend.structure import Call
+from isthmus.ir import Literal
 
 Handler = Callable[[Call], object]
 
@@ -55,7 +58,16 @@ def _exit_inference_mode(call: Call) -> object:
 
 def _data_attribute(call: Call) -> object:
     """x.data: the same memory without history."""
-    return torch.ops.aten.detach.default(cast(torch.Tensor, call.args[0]))
+    return data_of(call.recorder, cast(torch.Tensor, call.args[0]))
+
+
+def data_of(recorder: Recorder, tensor: torch.Tensor) -> torch.Tensor:
+    """Record `tensor.data`."""
+    detached = torch.ops.aten.detach.default(tensor)
+    made = recorder.scope.block.last_op
+    if made is not None:
+        made.attributes[aten.DATA] = Literal.of(True)
+    return detached
 
 
 HANDLERS: dict[str, Handler] = {

@@ -96,6 +96,10 @@ def _copy_back(mutation: Mutation, argument: Value, results: list[Tensor], sizes
         argument.as_strided_(*_geometry(mutation.geometry, sizes, int(argument.storage_offset())))
     if mutation.result is None:
         return
+    if not mutation.counted:
+        if results[mutation.result] is not argument:
+            argument.data.copy_(results[mutation.result])
+        return
     with torch.set_grad_enabled(torch.is_grad_enabled() and not mutation.hidden):
         value = results[mutation.result]
         if value is argument and argument.requires_grad and torch.is_grad_enabled():

@@ -101,12 +101,14 @@ class Mutation:
     """Result `result` of the node is the new content of argument `argument`.
 
     `hidden`: the program wrote under `no_grad` or through a detached alias, so that the argument
-    keeps its history; else it gets the node's. `geometry`: the argument's new shape and strides.
+    keeps its history; else it gets the node's. `counted`: its version changes (not where it wrote
+    through `.data` only). `geometry`: the argument's new shape and strides.
     """
 
     result: int | None
     argument: int
     hidden: bool = False
+    counted: bool = True
     geometry: Geometry | None = None
 
 

@@ -145,7 +145,8 @@ class Outputs:
             value = storage.read(e, self._rebound.get(index, reference))
             if value is not e.block.args[index]:
                 hidden = not reference.seen
-                self._add(e.stopped(value) if hidden else value, Result(mutated=index, hidden=hidden))
+                role = Result(mutated=index, hidden=hidden, uncounted=not reference.counted)
+                self._add(e.stopped(value) if hidden else value, role)
 
     def _argument(self, index: int, role: Argument) -> Argument:
         reference = self._arguments[index]

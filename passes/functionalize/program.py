@@ -18,7 +18,6 @@ from isthmus.passes.functionalize.geometry import Same
 from isthmus.passes.functionalize.storage import Reference, Root
 from isthmus.passes.functionalize.views import Call, link
 
-
 _CARRIED = (RECOMPUTE, aten.TORCHS_NOISE)
 """Attributes of an op that everything emitted for it gets."""
 
@@ -194,6 +193,7 @@ def _views(program: Program, op: aten.CallOp) -> None:
             placed=placed,
             quiet=quiet,
             stops=quiet and program.recorded,
+            is_data=aten.DATA in op.attributes,
         )
         program.define(captured, view)
 

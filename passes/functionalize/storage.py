@@ -65,6 +65,8 @@ class Reference:
     """Whether autograd does not see it as a view of the parent (detach, a view taken under no_grad)."""
     stops: bool = False
     """The same where anything can be differentiated: then it has a history of its own."""
+    is_data: bool = False
+    """Whether it is `.data` of its parent: a write through it does not change the parent's version."""
     history: SSAValue | None = None
     """What was last written through a reference that stops, with the history that it has of its own."""
     frozen: str | None = None
@@ -75,6 +77,8 @@ class Reference:
     """Whether it was written, itself or through views of it."""
     seen: bool = False
     """Whether any of these writes was one that autograd sees."""
+    counted: bool = False
+    """Whether any of these writes changes its version."""
     by_geometry: bool = field(init=False)
     """Whether a write must go by the memory's geometry: some view between it and its base has no inverse."""
     distinct: bool = field(init=False)
@@ -214,17 +218,18 @@ def write(
     _require_writable(reference, uniform, warned)
     new = new if seen else e.rewritten(read(e, reference), new)
     updates: list[tuple[Reference, SSAValue]] = []
-    current, through = reference, True
+    current, through, counted = reference, True, True
     while True:
         if through:
             current.written, current.seen = True, current.seen or seen
+            current.counted = current.counted or counted
             through = current.argument is None
         if current.stops and seen:
             current.history = new if new in e.active else None
         updates.append((current, new))
         if current.parent is None:
             break
-        seen = seen and not current.stops
+        seen, counted = seen and not current.stops, counted and not current.is_data
         current, new = _into_parent(e, current, new, uniform)
     root = reference.root
     root.writes.append(geometry.interval(reference.facts))

@@ -48,11 +48,6 @@ def through_a_view_of_a_view(x, y):
     return x * y
 
 
-def data_is_written(x, y):
-    x.data.mul_(2)
-    return (x * y).sum()
-
-
 def detached_is_written(x, y):
     x.detach().mul_(2)
     return (x * y).sum()
@@ -302,67 +297,6 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_writes_that_eager_refuses(name: str, capture: str):
     same_error(REFUSED[name][0], f64(2, 3, grad=N), f64(2, 3, grad=N), capture=capture)
-
-
-@pytest.mark.parametrize("capture", CAPTURES)
-def test_writes_through_data_are_counted_although_eager_does_not(capture: str):
-    """The one intended difference: whoever saved the tensor before is told by an error, not given wrong gradients."""
-    compiled = compiled_by(data_is_written, capture, "native")
-    x, y = f64(2, 3), f64(2, 3) + 1
-    result = compiled(x, y)
-    torch.testing.assert_close(result.detach(), (f64(2, 3) * 2 * y).sum().detach())
-    assert x.is_leaf and x.requires_grad and x._version == 1
-    result.backward()
-    torch.testing.assert_close(x.grad, y.detach())
-
-
-def windows_read_and_written(x):
-    windows = x.unfold(0, 2, 1)
-    windows.zero_()
-    return windows + 1, x.sum()
-
-
-OVERLAPPING = {
-    "zero": lambda x: (x.unfold(0, 2, 1).zero_(), x * 2)[1],
-    "fill": lambda x: (x[1:].unfold(0, 3, 1).fill_(2.5), x * 2)[1],
-    "fill by a tensor": lambda x: (x.unfold(0, 2, 1).fill_(torch.tensor(2.0, dtype=x.dtype)), x * 2)[1],
-    "strides": lambda x: (x.as_strided((3, 3), (1, 1), 1).fill_(1.0), x * x)[1],
-    "some windows": lambda x: (x.unfold(0, 3, 1)[1:].zero_(), x * 2)[1],
-    "one window": lambda x: (x.unfold(0, 3, 1)[1].mul_(3), x * 2)[1],
-    "one place of each": lambda x: (x.unfold(0, 3, 1)[:, 0].mul_(3), x * 2)[1],
-    "one of an expanded": lambda x: (x.unsqueeze(0).expand(3, -1)[0].mul_(2), x * 2)[1],
-    "returned": lambda x: x.unfold(0, 2, 1).zero_(),
-    "read again": windows_read_and_written,
-    "of a result": lambda x: (lambda y: (y.unfold(0, 2, 1)[1:].fill_(2.0), y * x)[1])(x * 2),
-}
-
-
-@pytest.mark.row("T21")
-@pytest.mark.parametrize("capture", CAPTURES)
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("name", OVERLAPPING)
-def test_windows_that_overlap_are_written_where_no_order_decides(name: str, grad: bool, capture: str):
-    """One number for all of them, or a part without overlap."""
-    agree(OVERLAPPING[name], f64(6, grad=grad), capture=capture, gradients=grad)
-
-
-@pytest.mark.parametrize("capture", CAPTURES)
-def test_an_argument_whose_elements_overlap_is_filled(capture: str):
-    def f(windows):
-        windows.zero_()
-        return windows + 1
-
-    mine, theirs = (f64(6, grad=N).unfold(0, 2, 1) for _ in range(2))
-    torch.testing.assert_close(compiled_by(f, capture, "native")(mine), f(theirs))
-    torch.testing.assert_close(mine, theirs)
-
-
-@pytest.mark.parametrize("capture", CAPTURES)
-def test_windows_that_overlap_are_refused_with_the_reason_where_order_decides(capture: str):
-    """Eager writes them in the order in which it goes through memory."""
-    compiled = compiled_by(lambda x: x.unfold(0, 2, 1).mul_(2), capture, "native")
-    with pytest.raises(Exception, match="overlap in memory"):
-        compiled(f64(4, grad=N))
 
 
 def test_a_leaf_that_wants_a_gradient_is_refused():

@@ -97,8 +97,10 @@ def _mutations(signature: Signature) -> tuple[Mutation, ...]:
     for index, argument in enumerate(signature.arguments):
         geometry = None if argument.rebound is None else Geometry(*argument.rebound)
         if index in mutated:
-            hidden = signature.results[mutated[index]].hidden
-            found.append(Mutation(mutated[index], index, hidden=hidden, geometry=geometry))
+            role = signature.results[mutated[index]]
+            found.append(
+                Mutation(mutated[index], index, hidden=role.hidden, counted=not role.uncounted, geometry=geometry)
+            )
         elif geometry is not None:
             found.append(Mutation(None, index, geometry=geometry))
     return tuple(found)
