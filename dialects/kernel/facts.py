@@ -82,8 +82,8 @@ def starts(kernel: LoopNest) -> tuple[int, ...]:
             (linear,) = linear_map(kernel, op).data
             value = kernel.inputs[buffer] if isinstance(op, LoadOp) else result_of(kernel, op)
             line = LINE // ir.itemsize(ir.dtype_of(value))
-            is_slice = isinstance(linear.constant, int) and not isinstance(op, AccumulateOp)
-            found[buffer] = linear.constant // line * line if is_slice else 0
+            start = linear.constant
+            found[buffer] = start // line * line if isinstance(start, int) and not isinstance(op, AccumulateOp) else 0
     return tuple(found.get(k, 0) for k in range(len(kernel.inputs) + len(kernel.results)))
 
 
