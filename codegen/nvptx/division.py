@@ -14,8 +14,8 @@ def divide_alike(m: Math, n: Value, d: Value, dtype: str) -> Value:
     """Give n/d, correctly rounded, for a scalar d that is the same for the whole group; f32 registers.
 
     With r = 1/d rounded, q = n·r is off by a unit or two of the last place and n - q·d is exact, so that
-    q + (n - q·d)·r is the quotient (Markstein 1990). Where that is 0 or NaN, q has the right sign, or is infinite. Where |n| < 2^-100
-    the remainder has not all its digits, and the quotient may be a unit off.
+    q + (n - q·d)·r is the quotient (Markstein 1990). Where that is 0 or NaN, q has the right sign, or is infinite.
+    Where |n| < 2^-100 the remainder has not all its digits, and the quotient may be a unit off.
     """
     f, size = m.f, m.fabs(d)
     usual = f.compare("oge", size, SMALLEST) & f.compare("ole", size, LARGEST)

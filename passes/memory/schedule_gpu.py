@@ -189,7 +189,7 @@ def _walk_apart(op: kernel.FusedOp, spread: int | None, sums: list[kernel.Accumu
 
 
 def _owners(op: kernel.FusedOp, points: int) -> int:
-    """Threads of one point of a scatter: where points are few and rows long, each writes the places that are its own."""
+    """Threads of one point of a scatter: where points are few and rows long, each has places of its own."""
     sinks = [o for o in op.block.ops if isinstance(o, (kernel.SinkOp, kernel.ReduceOp, kernel.CumulativeOp))]
     indices = {o.index_values[0] for o in sinks if isinstance(o, kernel.StoreOp) and o.index_values}
     scatter = len(indices) == 1 and all(isinstance(o, kernel.StoreOp) and o.index_values for o in sinks)
