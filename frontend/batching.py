@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -41,6 +41,7 @@ class Batch:
     def example(self, tensor: Tensor, dim: int) -> Tensor:
         """Give one example of an outer tensor along a dimension."""
         recorder = self.recorder
+        tensor = recorder.fake_of(tensor)
         with recorder.unrecorded(), torch.no_grad():
             dim %= tensor.dim()
             one = tensor.new_empty((*tensor.shape[:dim], *tensor.shape[dim + 1 :]))
@@ -57,14 +58,12 @@ class Batch:
         differing: set[SSAValue] = {block.args[i] for i in self._mapped}
         for op in block.ops:
             if any(v in differing for v in op.operands):
-                # A write may show in any view of what it writes: nothing after it is known to be the same.
-                differing.update(self._all_values() if op.properties.get("mutates") else op.results)
+                differing.update(op.results)
+                if op.properties.get("mutates"):  # the write may show in any view of what is written
+                    differing.update(r for each in block.ops for r in each.results)
+                    break
         if any(self.recorder.value_of(out) in differing for out in outs):
             raise ValueError("out_dims=None needs a result that is the same for all examples")
-
-    def _all_values(self) -> Iterable[SSAValue]:
-        for op in self._scope.block.ops:
-            yield from op.results
 
     def close(self, outs: Sequence[Tensor]) -> list[Tensor]:
         """Leave, and write the op; gives the results for all examples, which dimension 0 counts."""
@@ -107,6 +106,7 @@ def vmap(
             result = function(*pytree.tree_unflatten(given, structure), **kwargs)
             outs, out_structure = pytree.tree_flatten(result)
             _require_tensors(outs)
+            outs = [recorder.fake_of(out) for out in outs]
             places = _out_dims(outs, out_dims, out_structure)
             batch.require_same([o for o, d in zip(outs, places, strict=True) if d is None])
             left = True

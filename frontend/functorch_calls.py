@@ -15,14 +15,14 @@ Argnums = int | tuple[int, ...] | None
 
 
 def patches() -> list[tuple[object, str, object]]:
-    """Give (module, name, replacement) of what torch.func's functions are made of."""
+    """Give (module, name, replacement) of what torch.func's functions are made of, as far as this torch has it."""
     replacements: list[tuple[object, str, Function]] = [
         (apis, "vmap_impl", _vmap),
         (eager_transforms, "grad_and_value_impl", _grad_and_value),
         (eager_transforms, "_vjp_with_argnums", _vjp),
         (eager_transforms, "_jvp_with_argnums", _jvp),
     ]
-    return [(where, name, _in_a_trace(ours, getattr(where, name))) for where, name, ours in replacements]
+    return [(m, name, _in_a_trace(ours, getattr(m, name))) for m, name, ours in replacements if hasattr(m, name)]
 
 
 def _in_a_trace(ours: Function, theirs: Function) -> Function:

@@ -167,25 +167,34 @@ def _refuse_write(op: Operation, what: str) -> None:
 
 @rewrites(autodiff.BatchOp)
 def _batch(program: Program, op: Operation) -> None:
-    """The body gives new values."""
+    """The body gives new values; what it writes of its examples becomes further results."""
     assert isinstance(op, autodiff.BatchOp)
     shared = frozenset[SSAValue](a for a, at in zip(op.body.block.args, op.mapped, strict=True) if at is None)
     body = _Body(program, op.body, shared)
-    if body.written:
-        raise UnsupportedError(
-            "a function under vmap writes one of its arguments or a tensor from outside", cure="write a clone of it"
-        )
+    written = body.written
+    if any(op.mapped[i] is None for i in written):
+        _refuse_write(op, "a function under vmap writes a tensor that all examples share")
+    finals = [body.final(i) for i in written]
+    whole = [ir.tensor((op.size, *ir.shape_of(v)), ir.dtype_of(v)) for v in finals]
     made = ir.create_op(
         autodiff.BatchOp,
         _operands(program, op),
-        [aten.value_type(r.type) for r in op.results],
+        [*(aten.value_type(r.type) for r in op.results), *whole],
         op.properties,
         location=op.location,
-        regions=[body.close(body.yielded)],
+        regions=[body.close([*body.yielded, *finals])],
         attributes=op.attributes,
     )
-    for captured, value in zip(op.results, program.e.add(made), strict=True):
+    results = program.e.add(made)
+    for captured, value in zip(op.results, results, strict=False):
         program.define_fresh(captured, value)
+    operands = ir.operands_of(op)
+    for i, value in zip(written, results[len(op.results) :], strict=True):
+        at, type_ = cast(int, op.mapped[i]), operands[i].type
+        back = (*range(1, at + 1), 0, *range(at + 1, len(ir.shape_of(value))))
+        placed = value if at == 0 else program.e.view("permute.default", value, (back,), aten.value_type(type_))
+        seen = cast(Reference, body.arguments[i]).seen
+        storage.write(program.e, program.references[operands[i]], placed, seen=seen)
 
 
 @rewrites(autodiff.CheckpointOp)

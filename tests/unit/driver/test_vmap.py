@@ -56,6 +56,9 @@ CASES: dict[str, Callable[[Any], object]] = {
     )(X),
     "a result that is the same for all": lambda m: m.vmap(lambda a, w: (a * 2, w.sin()), (0, None), (0, None))(X, W),
     "keywords are seen whole": lambda m: m.vmap(lambda a, w: a @ w)(X, w=W),
+    "examples and results from outside": lambda m: m.vmap(lambda a, b: (W, a * b), (0, None))(
+        X, m.vmap(torch.sin)(X[0])
+    ),
     "no examples": lambda m: m.vmap(lambda a: (a * 2, a.sum()))(X[:0]),
     "chunks": lambda m: m.vmap(lambda a, w: torch.tanh(a @ w), (0, None), 1, chunk_size=2)(X, W),
     "chunks that divide": lambda m: m.vmap(m.grad(_mlp), chunk_size=1)(X),
@@ -134,6 +137,29 @@ def test_a_number_of_examples_that_is_not_known(capture: str) -> None:
         x = torch.randn(count, 3, dtype=F64)
         torch.testing.assert_close(compiled(x), torch.func.vmap(torch.func.grad(_mlp))(x), rtol=1e-10, atol=1e-12)
         assert isthmus.last_call_native()
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_function_may_write_its_examples(capture: str, dim: int) -> None:
+    def written(m: Any, x: Tensor) -> Tensor:
+        y = x * 1
+        first = m.vmap(lambda a: a.mul_(2)[:2].sin_(), dim)(y)
+        return first.sum() * y
+
+    torch._dynamo.reset()
+    mine, theirs = X.clone().requires_grad_(), X.clone().requires_grad_()
+    found = isthmus.compile(lambda x: written(isthmus, x), capture=capture, fullgraph=True)(mine)
+    wanted = written(torch.func, theirs)
+    torch.testing.assert_close(found, wanted)
+    for y in (found, wanted):
+        (y * Y[:, None]).sum().backward()
+    torch.testing.assert_close(mine.grad, theirs.grad)
+    argument = X.clone()
+    isthmus.compile(lambda x: isthmus.vmap(lambda a: a.add_(1), dim)(x), capture=capture)(argument)
+    torch.testing.assert_close(argument, X + 1)
+    with pytest.raises(isthmus.UnsupportedError, match="all examples share"):
+        isthmus.compile(lambda x: isthmus.vmap(lambda a: Y.add_(a[0]))(x), capture="trace")(X)
 
 
 def test_explain_lists_what_is_looped() -> None:
