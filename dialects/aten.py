@@ -437,6 +437,11 @@ TORCHS_NOISE = "aten.torchs_noise"
 DATA = "isthmus.data"
 """Attribute of a call of `detach` that stands for `x.data`: writes through its result are not counted as versions."""
 
+PUTS_BACK = "aten.puts_back"
+"""Attribute of a call that puts a written view back into its base: its derivative is that of the write, whatever
+formula torch has for the overload."""
+
+
 SCHEMAS = "aten.schemas"
 """Module attribute: the schema strings in use, as torch prints them without `aten::`."""
 

@@ -163,16 +163,33 @@ class CustomOp(LiteralOp):
 
 def following(value: ir.SSAValue, sources: Sequence[ir.SSAValue], location: LocationAttr = ir.UNKNOWN) -> CustomOp:
     """Make the op of y = value, dy/dsource = 0: the value as one that autograd sees follow from the sources."""
+    backward = Block(arg_types=[value.type])
+    backward.add_op(ir.create_op(YieldOp, [backward.args[0]], ()))
+    return _with_rule(value, sources, (0, *(-1 for _ in sources)), backward, location)
+
+
+def with_derivative(
+    value: ir.SSAValue, sources: Sequence[ir.SSAValue], backward: Block, location: LocationAttr = ir.UNKNOWN
+) -> CustomOp:
+    """Make the op of y = value whose backward takes y's cotangent and yields one gradient per source."""
+    return _with_rule(value, sources, (-1, *range(len(sources))), backward, location)
+
+
+def _with_rule(
+    value: ir.SSAValue,
+    sources: Sequence[ir.SSAValue],
+    gradients: tuple[int, ...],
+    backward: Block,
+    location: LocationAttr,
+) -> CustomOp:
     types: list[Attribute] = [v.type for v in (value, *sources)]
-    forward, backward = Block(arg_types=types), Block(arg_types=types[:1])
-    for block in (forward, backward):
-        block.add_op(ir.create_op(YieldOp, [block.args[0]], ()))
-    gradients = Literal.of((0, *(-1 for _ in sources)))
+    forward = Block(arg_types=types)
+    forward.add_op(ir.create_op(YieldOp, [forward.args[0]], ()))
     return ir.create_op(
         CustomOp,
         [value, *sources],
         types[:1],
-        {"saved": Literal.of(0), "gradients": gradients},
+        {"saved": Literal.of(0), "gradients": Literal.of(gradients)},
         location=location,
         regions=[Region(forward), Region(backward)],
     )

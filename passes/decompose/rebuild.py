@@ -14,7 +14,7 @@ from isthmus.diagnostics import IRError
 from isthmus.dialects import aten, autodiff, prim
 from isthmus.dialects.autodiff import RECOMPUTE
 from isthmus.dialects.prim import Emitter, PrimOp
-from isthmus.dialects.signature import Argument, Signature
+from isthmus.dialects.signature import Argument, Result, Signature
 from isthmus.ir import Literal, LiteralValue, Operand
 from isthmus.passes.decompose.history import History
 from isthmus.passes.decompose.table import ELEMENTARY, Call, RandomNumbers, Refusal, Table, Values, library_call
@@ -74,16 +74,18 @@ class Rebuild:
         scope = self.block(old, signature.arguments_where(wants_gradient=True) or None)  # none said: unknown
         last = old.last_op
         assert isinstance(last, ReturnOp)
-        scope.block.add_op(ReturnOp(*scope.of(last.arguments)))
+        values = scope.of(last.arguments)
+        kept = [k for k, role in enumerate(signature.results) if not _writes_nothing(scope, signature, role, values[k])]
+        scope.block.add_op(ReturnOp(*(values[k] for k in kept)))
         ir.erase_unused(scope.block, _has_effects)
         func.body.detach_block(old)
         old.erase(safe_erase=False)
         func.body.add_block(scope.block)
-        results = func.function_type.outputs.data
+        results = [func.function_type.outputs.data[k] for k in kept]
         func.properties["function_type"] = FunctionType.from_lists([a.type for a in scope.block.args], results)
-        if scope.key is not None:
-            signature = Signature((*signature.arguments, Argument(key=True)), signature.results, signature.user_outputs)
-        signature.attach(func)
+        keys = () if scope.key is None else (Argument(key=True),)
+        roles = tuple(signature.results[k] for k in kept)
+        Signature((*signature.arguments, *keys), roles, signature.user_outputs).attach(func)
 
     def block(self, source: Block, active: Iterable[int] | None = None) -> Scope:
         """Give the decomposition of a block, without its terminator."""
@@ -187,7 +189,7 @@ class Rebuild:
         if rule is None:
             return None, "has no decomposition"
         random = None if aten.TORCHS_NOISE in op.attributes else scope.random
-        call = Call(scope.e, op.overload, types, random)
+        call = Call(scope.e, op.overload, types, random, aten.PUTS_BACK in op.attributes)
         try:
             values = rule(scope.e, call, *(_argument(a, operands) for a in op.args))
         except Refusal as refusal:
@@ -199,6 +201,13 @@ class Rebuild:
         if _is_in_place(op.overload) and isinstance(values, SSAValue):
             values = scope.e.convert(values, ir.dtype_of(types[0]))  # what is written takes the dtype of its place
         return _results(op, values, types), ""
+
+
+def _writes_nothing(scope: Scope, signature: Signature, role: Result, value: SSAValue) -> bool:
+    """Tell whether a result is the value that an argument has anyway, behind autograd's back (statistics in eval)."""
+    if role.mutated is None or not role.hidden or signature.arguments[role.mutated].rebound is not None:
+        return False
+    return value is scope.block.args[role.mutated]
 
 
 def _argument(value: LiteralValue, operands: Sequence[SSAValue]) -> object:

@@ -75,6 +75,8 @@ class Call:
     overload: str
     types: tuple[Attribute, ...]
     random: RandomNumbers | None
+    puts_back: bool = False
+    """Whether it puts a written view back into its base."""
 
     def shape(self, result: int = 0) -> Shape:
         """Give the shape of a result."""

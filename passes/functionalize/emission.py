@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import LocationAttr
+from xdsl.dialects.builtin import LocationAttr, UnitAttr
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from isthmus import ir
@@ -37,6 +37,10 @@ SCHEMAS = (
     "view_as_real(Tensor(a) self) -> Tensor(a)",
 )
 """Of the calls that are made here: the module carries the schemas that it uses."""
+
+
+_FORMULA_OF_ITS_OWN = frozenset(("as_strided_scatter.default",))
+"""Calls made here whose derivative in torch is not that of a write."""
 
 
 class Emission:
@@ -95,7 +99,10 @@ class Emission:
     ) -> SSAValue:
         """Emit `overload(base, part, *args)`, the base with a part replaced."""
         types = [type_ or base.type]
-        return self.call(overload, [base, part], (Operand(0), Operand(1), *args), types, own=True)[0]
+        (whole,) = self.call(overload, [base, part], (Operand(0), Operand(1), *args), types, own=True)
+        if overload in _FORMULA_OF_ITS_OWN:
+            whole.owner.attributes[aten.PUTS_BACK] = UnitAttr()
+        return whole
 
     def add(self, op: Operation, *, own: bool = False) -> Sequence[SSAValue]:
         """Append an op; its results are active where an operand is."""

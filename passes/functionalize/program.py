@@ -215,7 +215,7 @@ def _mutating_call(program: Program, op: aten.CallOp) -> None:
     kept: dict[int, SSAValue] = {}
     if not _is_idle_copy(program, op):
         seen = op.grad and op.overload not in _UNSEEN and "::" not in op.overload
-        values, kept = _new_values(program, op, own)
+        values, kept = _new_values(program, op, own, seen)
         for reference, value in zip(written, values, strict=True):
             uniform, warned = op.overload in _UNIFORM, op.overload.partition(".")[0] in _WARNED
             storage.write(program.e, reference, value, seen=seen, uniform=uniform, warned=warned)
@@ -236,7 +236,7 @@ def _is_idle_copy(program: Program, op: aten.CallOp) -> bool:
 
 
 def _new_values(
-    program: Program, op: aten.CallOp, own: Sequence[int]
+    program: Program, op: aten.CallOp, own: Sequence[int], seen: bool
 ) -> tuple[Sequence[SSAValue], dict[int, SSAValue]]:
     """Give the new values of the written operands, and the results `own` that are no written operands."""
     operands = ir.operands_of(op)
@@ -254,18 +254,19 @@ def _new_values(
         [*types, *(aten.value_type(operands[i].type) for i in op.mutates)],
         updates=op.mutates,
         present=[op.present[k] for k in own],
-        non_differentiable=_silent(op, own),
+        non_differentiable=_silent(op, own, seen),
     )
     kept = {k: v if op.grad else program.e.stopped(v) for k, v in zip(own, results, strict=False)}
     return results[len(own) :], kept
 
 
-def _silent(op: aten.CallOp, own: Sequence[int]) -> list[int]:
-    """Give which of a writing call's results `own`, then of its new values, carry no history."""
+def _silent(op: aten.CallOp, own: Sequence[int], seen: bool) -> list[int]:
+    """Give which of a writing call's results `own`, then of its new values, carry no history: none of what autograd
+    does not see it write."""
     written = {op.aliases[k] for k in op.non_differentiable if k not in own}
     return [
         *(i for i, k in enumerate(own) if k in op.non_differentiable),
-        *(len(own) + j for j, operand in enumerate(op.mutates) if operand in written),
+        *(len(own) + j for j, operand in enumerate(op.mutates) if operand in written or not seen),
     ]
 
 

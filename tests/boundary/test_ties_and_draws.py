@@ -75,4 +75,4 @@ def test_dropout_inside_attention_is_eagers_under_one_seed(capture: str, dtype: 
         y = function(*leaves)
         return [y, *torch.autograd.grad(y.sin().sum(), leaves), torch.rand(2)]
 
-    torch.testing.assert_close(run(compiled_by(f, capture, "native")), run(f))
+    torch.testing.assert_close(run(compiled_by(f, capture, "native")), run(f), rtol=1e-4, atol=1e-4)

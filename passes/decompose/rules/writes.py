@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Block, SSAValue
 
 from isthmus import ir
+from isthmus.dialects import autodiff
 from isthmus.dialects.prim import Emitter
 from isthmus.passes.decompose.dims import axis, wrapped
 from isthmus.passes.decompose.rules.views import bounds
@@ -261,14 +262,17 @@ def as_strided(
     e: Emitter, call: Call, x: SSAValue, size: Sequence[Dim], strides: Sequence[Dim], offset: Dim | None
 ) -> SSAValue:
     """y[i] = the row-major elements of x at Σ i·strides + offset (x stands for its storage)"""
-    first = 0 if offset is None else offset
-    flat = e.reshape(x, (ir.numel(x),))
-    total = ir.numel(call.types[0])
-    if tuple(strides) == ir.contiguous_strides(call.shape()):
-        return e.reshape(e.slice(flat, 0, first, first + total), call.shape())
+    return _strided(e, x, call.shape(), strides, 0 if offset is None else offset)
+
+
+def _strided(e: Emitter, x: SSAValue, shape: ir.Shape, strides: Sequence[Dim], first: Dim) -> SSAValue:
+    flat, type_ = e.reshape(x, (ir.numel(x),)), ir.tensor(shape, ir.dtype_of(x))
+    total = ir.numel(type_)
+    if tuple(strides) == ir.contiguous_strides(shape):
+        return e.reshape(e.slice(flat, 0, first, first + total), shape)
     if total == 0:
-        return e.const(0, call.shape(), call.dtype())
-    return e.gather(flat, (_positions(e, call.shape(), strides, first),), (0,))
+        return e.const(0, shape, ir.dtype_of(x))
+    return e.gather(flat, (_positions(e, shape, strides, first),), (0,))
 
 
 @decomposition("as_strided_scatter.default")
@@ -281,13 +285,28 @@ def as_strided_scatter(
     strides: Sequence[Dim],
     offset: Dim | None,
 ) -> SSAValue:
-    """x with the elements that `as_strided` would read replaced; of several writes to one the last stays"""
+    """x with the elements that `as_strided` would read replaced; of several writes to one the last stays
+
+    Torch's formula gives x the cotangent where x was replaced and nothing elsewhere; a call of the program's has that.
+    """
     first = 0 if offset is None else offset
-    flat = e.reshape(x, (ir.numel(x),))
-    update = e.convert(source, call.dtype())
-    shape = ir.shape_of(source)
+    value = _put(e, x, e.convert(source, call.dtype()), strides, first)
+    if call.puts_back or not ir.is_differentiable(call.dtype()):
+        return value
+    block = Block(arg_types=[value.type])
+    inner = Emitter(block)
+    read = _strided(inner, block.args[0], ir.shape_of(source), strides, first)
+    replaced_ones = _put(inner, inner.zeros_like(block.args[0]), read, strides, first)
+    block.add_op(ir.create_op(autodiff.YieldOp, [replaced_ones, inner.convert(read, ir.dtype_of(source))], ()))
+    op = autodiff.with_derivative(value, [x, source], block, e.location)
+    e.block.add_op(op)
+    return op.results[0]
+
+
+def _put(e: Emitter, x: SSAValue, update: SSAValue, strides: Sequence[Dim], first: Dim) -> SSAValue:
+    flat, shape = e.reshape(x, (ir.numel(x),)), ir.shape_of(update)
     if tuple(strides) == ir.contiguous_strides(shape):
-        part = e.reshape(update, (ir.numel(source),))
-        return e.reshape(replaced(e, flat, part, 0, first, first + ir.numel(source)), call.shape())
+        part = e.reshape(update, (ir.numel(update),))
+        return e.reshape(replaced(e, flat, part, 0, first, first + ir.numel(update)), ir.shape_of(x))
     places = _positions(e, shape, strides, first)
-    return e.reshape(e.scatter(flat, update, (places,), (0,), "set"), call.shape())
+    return e.reshape(e.scatter(flat, update, (places,), (0,), "set"), ir.shape_of(x))
