@@ -14,7 +14,7 @@ from isthmus.diagnostics import IRError
 from isthmus.dialects import aten, autodiff, prim
 from isthmus.dialects.autodiff import RECOMPUTE
 from isthmus.dialects.prim import Emitter, PrimOp
-from isthmus.dialects.signature import Argument, Result, Signature
+from isthmus.dialects.signature import Argument, Signature
 from isthmus.ir import Literal, LiteralValue, Operand
 from isthmus.passes.decompose.history import History
 from isthmus.passes.decompose.table import ELEMENTARY, Call, RandomNumbers, Refusal, Table, Values, library_call
@@ -75,7 +75,7 @@ class Rebuild:
         last = old.last_op
         assert isinstance(last, ReturnOp)
         values = scope.of(last.arguments)
-        kept = [k for k, role in enumerate(signature.results) if not _writes_nothing(scope, signature, role, values[k])]
+        kept = [k for k, v in enumerate(values) if self.elementary or not _writes_nothing(scope, signature, k, v)]
         scope.block.add_op(ReturnOp(*(values[k] for k in kept)))
         ir.erase_unused(scope.block, _has_effects)
         func.body.detach_block(old)
@@ -203,8 +203,9 @@ class Rebuild:
         return _results(op, values, types), ""
 
 
-def _writes_nothing(scope: Scope, signature: Signature, role: Result, value: SSAValue) -> bool:
+def _writes_nothing(scope: Scope, signature: Signature, result: int, value: SSAValue) -> bool:
     """Tell whether a result is the value that an argument has anyway, behind autograd's back (statistics in eval)."""
+    role = signature.results[result]
     if role.mutated is None or not role.hidden or signature.arguments[role.mutated].rebound is not None:
         return False
     return value is scope.block.args[role.mutated]

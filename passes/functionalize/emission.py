@@ -101,7 +101,9 @@ class Emission:
         types = [type_ or base.type]
         (whole,) = self.call(overload, [base, part], (Operand(0), Operand(1), *args), types, own=True)
         if overload in _FORMULA_OF_ITS_OWN:
-            whole.owner.attributes[aten.PUTS_BACK] = UnitAttr()
+            op = self.block.last_op
+            assert op is not None
+            op.attributes[aten.PUTS_BACK] = UnitAttr()
         return whole
 
     def add(self, op: Operation, *, own: bool = False) -> Sequence[SSAValue]:

@@ -125,7 +125,29 @@ def checkpointed(x):
     return checkpoint(lambda x: torch.fill(x, 2.0), x, use_reentrant=False)
 
 
+def kept_as_it_is(x):
+    """A write behind autograd's back that changes nothing."""
+    running = torch.ones(3, dtype=x.dtype)
+    with torch.no_grad():
+        running.add_(-0.0)
+        x.add_(-0.0)
+    return torch._native_batch_norm_legit(x, None, None, running, running.clone(), False, 0.1, 1e-5)[0]
+
+
+def strided(x):
+    return torch.as_strided_scatter(x, x[0, :2].reshape(2, 1) * 3, (2, 1), (1, 1), 1)
+
+
+def written_through_strides(x):
+    y = x.sin()
+    y.as_strided((2, 1), (1, 1), 1).copy_(x[0, :2].reshape(2, 1) * 3)
+    return y
+
+
 HISTORIES = {
+    "no change": kept_as_it_is,
+    "as_strided_scatter": strided,
+    "through strides": written_through_strides,
     "statistics": normalized,
     "filled": lambda x: torch.fill(x, 2.0),
     "zeroed": lambda x: (x * 2).zero_(),

@@ -235,3 +235,16 @@ def test_a_product_with_one_zero_twice(capture: str):
         return torch.autograd.grad(sum((g.cos() * g).sum() for g in first), (x, u))
 
     torch.testing.assert_close(second(compiled_by(f, capture, "native")), second(f))
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_statistics_that_stay_as_they_are_can_be_differentiated_through_twice(capture: str):
+    def f(x, mean, var):
+        return torch._native_batch_norm_legit(x, None, None, mean, var, False, 0.1, 1e-5)[0]
+
+    def second(f):
+        x, mean, var = f64(4, 3), torch.full((3,), 0.5, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+        (g,) = torch.autograd.grad(f(x, mean, var).sin().sum(), x, create_graph=True)
+        return [*torch.autograd.grad(g.cos().sum(), x), mean, var]
+
+    torch.testing.assert_close(second(compiled_by(f, capture, "native")), second(f))

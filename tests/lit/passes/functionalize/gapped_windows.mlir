@@ -9,5 +9,5 @@ func.func @main(%x: !aten.ref<8xf32> {autodiff.primal}) -> !aten.ref<8xf32> {
 }
 // CHECK:      %unfold = aten.call %sin
 // CHECK-NEXT: %mul = aten.call %unfold
-// CHECK-NEXT: %as_strided_scatter = aten.call %sin, %mul {overload = "as_strided_scatter.default", args = [arg0, arg1, [3, 2], [3, 1], 0]} : tensor<8xf32>
+// CHECK-NEXT: %as_strided_scatter = aten.call %sin, %mul {overload = "as_strided_scatter.default", args = [arg0, arg1, [3, 2], [3, 1], 0], aten.puts_back = unit} : tensor<8xf32>
 // CHECK-NEXT: func.return %as_strided_scatter
