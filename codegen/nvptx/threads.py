@@ -25,7 +25,8 @@ class Threads:
         self.count, self.group = count, group
         self._name = name
         self._buffers = 0
-        self._barriers = 0
+        self._exchanges: list[int] = []
+        """Values of each exchange through shared memory in the turn of a loop that is being written."""
         self.index = self._register("tid.x")
         self.block = self._register("ctaid.x")
         self.lane = self.index if group == count else self.index & (group - 1)
@@ -49,21 +50,22 @@ class Threads:
 
     def barrier(self) -> None:
         """Wait for all threads of the block; what they wrote to memory can be read then."""
-        self._barriers += 1
         self.f.module.declare("llvm.nvvm.barrier.cta.sync.aligned.all", VOID, [I32])
         self.f.line("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
 
     @contextmanager
     def turn(self) -> Generator[None]:
-        """One turn of a loop: where its threads meet once, they meet again at its end.
+        """One turn of a loop: where its threads exchange something once, they meet again at its end.
 
         What one warp still reads of this turn's exchange, another must not overwrite with the next one's. Two exchanges
         have memory of their own, and the barrier of each keeps that of the other.
         """
-        before = self._barriers
+        outside = self._exchanges
+        self._exchanges = []
         yield
-        if self._barriers == before + 1:
+        if len(self._exchanges) == 1:
             self.barrier()
+        self._exchanges = outside
 
     # ---- combining
 
@@ -81,6 +83,7 @@ class Threads:
                 # All lanes of a warp write the same number to the same place: no branch.
                 self._put(part, self.f.address(buffer, warp, _stored(part.type)))
         self.barrier()
+        self._exchanges.append(len(values))
         other = self.index & (warps - 1)
         results: list[list[Operand]] = []
         for (merge, _), operands, buffers in zip(values, found, places, strict=True):

@@ -235,7 +235,8 @@ def _walk_together(op: kernel.FusedOp, spread: int, sums: list[kernel.Accumulate
     if sums:
         _write(op, width=width, unroll=STEPS // 2, threads=threads, group=group)
         return
-    _write(op, partitions=kernel.points(op), width=width, unroll=2, threads=threads, group=group, chunk=1)
+    unroll = 4 if width == 1 else 2  # reads in flight
+    _write(op, partitions=kernel.points(op), width=width, unroll=unroll, threads=threads, group=group, chunk=1)
 
 
 def _one_thread_each(op: kernel.FusedOp) -> None:
