@@ -34,6 +34,7 @@ PART_FLOPS = 4e6
 
 PARTS_PER_CORE = 2
 MOST_PARTS = 64
+FEWEST_SUMS, MOST_SUMS, ROWS_PER_SUM = 4, 16, 256
 
 COPY = 12.0
 """What packing an element costs, in floating-point operations of the tiles."""
@@ -53,7 +54,7 @@ def schedule_contraction(op: kernel.ContractOp, tile_bits: int, cores: int) -> N
     m, n, k = (op.sizes_[d] for d in op.mnk)
     deepest = PANEL_BYTES // (vectors * lanes * itemsize)
     depth = _even(k, deepest, 8) if isinstance(k, int) else deepest
-    grid = _grid(op, (rows, vectors * lanes), min(MOST_PARTS, PARTS_PER_CORE * cores))
+    grid = _grid(op, (rows, vectors * lanes), _parts(op, cores))
     part = -(-cost.numeric(m) // cost.numeric(grid[1]))
     height = _even(part, max(rows, BLOCK_BYTES // (depth * itemsize)), rows)
     width = _even(cost.numeric(n), WIDTH_BYTES // (depth * itemsize), vectors * lanes)
@@ -76,6 +77,15 @@ def _even(extent: int, most: int, multiple: int) -> int:
 def _quotient(a: int, b: int) -> int:
     """a / b, rounded up."""
     return -(-a // b)
+
+
+def _parts(op: kernel.ContractOp, cores: int) -> int:
+    """How many partitions are wanted at most; their number shows in sums over rows, which no machine may change."""
+    if not any(isinstance(o, kernel.AccumulateOp) for o in op.block.ops):
+        return min(MOST_PARTS, PARTS_PER_CORE * cores)
+    *batch, m, _, _ = op.sizes_
+    rows = cost.numeric(m) * cost.numeric(cost.product(tuple(batch)))
+    return max(FEWEST_SUMS, min(MOST_SUMS, rows // ROWS_PER_SUM))
 
 
 def _grid(op: kernel.ContractOp, tile: tuple[int, int], parts: int) -> tuple[Dim, Dim, Dim]:
