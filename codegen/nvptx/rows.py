@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
-from xdsl.ir import Operation
+from xdsl.ir import SSAValue
 
 from isthmus import ir
 from isthmus.codegen.cpu import reductions
@@ -32,18 +33,43 @@ class Rows(Loops):
     owner: Value
     """Which of the threads of a point of a scatter this is."""
 
-    def _emit_scope(self, ops: Iterable[Operation], scope: int, level: int | None) -> None:
-        """Emit the ops of a scope; in the row of a scatter that several threads walk, those of my places only."""
-        plan = self.plan
-        if plan.owners == 1 or scope != len(plan.scopes) - 1:
-            super()._emit_scope(ops, scope, level)
+    def _innermost(self, walk: Walk, d: int, unroll: int) -> None:
+        if self.plan.owners == 1:
+            super()._innermost(walk, d, unroll)
             return
-        mine = [op for op in ops if op not in plan.before_ownership]
-        super()._emit_scope([op for op in ops if op in plan.before_ownership], scope, level)
-        index = cast(Value, self.state.get(plan.owner_index))
-        owner = self.f.binary("urem", index, self.f.index(plan.owners))
-        with self.f.when(self.f.compare("eq", owner, self.owner)), self.state.frame():
-            super()._emit_scope(mine, scope, level)
+        size = self.state.size(self.plan.sizes[d])
+        stop = multiple(self.f, size, self.plan.copies)
+        with self.f.loop(0, stop, self.plan.copies) as first:
+            self._own_places(walk, d, [first + n for n in range(self.plan.copies)])
+        with self.f.loop(stop, size) as position:
+            self._own_places(walk, d, [position])
+
+    def _own_places(self, walk: Walk, d: int, positions: Sequence[Value]) -> None:
+        """The row of a scatter that several threads walk: all indices are read, then what goes to my places is done."""
+        state, plan = self.state, self.plan
+        ops = [op for op in walk.ops if plan.scope_of(op) == len(plan.scopes) - 1]
+        known: list[dict[SSAValue, Operand]] = [{} for _ in positions]
+
+        @contextmanager
+        def at(n: int) -> Generator[None]:
+            with state.frame():
+                state.indices[d] = positions[n]
+                for value, operand in known[n].items():
+                    state.set(value, operand)
+                yield
+
+        for op in (op for op in ops if op in plan.before_ownership):
+            for n in range(len(positions)):
+                with at(n):
+                    self.body.emit(op)
+                    known[n] |= {r: state.get(r) for r in op.results}
+        for n in range(len(positions)):
+            with at(n):
+                index = cast(Value, state.get(plan.owner_index))
+                owner = self.f.binary("urem", index, self.f.index(plan.owners))
+                with self.f.when(self.f.compare("eq", owner, self.owner)), state.frame():
+                    for op in (op for op in ops if op not in plan.before_ownership):
+                        self.body.emit(op)
 
     def _walk(self, walk: Walk) -> None:
         body, plan = self.body, self.plan

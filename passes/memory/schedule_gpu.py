@@ -36,6 +36,8 @@ STEPS = 4
 """Steps in which a block walks a row: enough reads in flight, few enough registers."""
 MOST_OWNERS = 64
 """Threads that walk one row of a scatter at most."""
+INDICES = 16
+"""Indices of a scatter that are read at once."""
 LONG_ROW = 256
 """Vectors of the last row dim that are enough for a block."""
 WARP_STEPS = 8
@@ -180,9 +182,10 @@ def _walk_apart(op: kernel.FusedOp, spread: int | None, sums: list[kernel.Accumu
         return
     owners = _owners(op, many)
     if owners > 1:
-        width = _width(op, spread, 0 if len(op.parallel) == 1 else last)
+        width = _width(op, spread, last)
+        threads = max(WARP, gcd(factor(points) // width, POINTWISE_THREADS))  # whole chunks: a row is walked once
         _write(op, owners=owners)
-    copies = 4 if op.rows else _copies(op, many // width)
+    copies = (INDICES if owners > 1 else 4) if op.rows else _copies(op, many // width)
     chunk = threads * width * (1 if op.rows else copies)
     count = (points + (chunk - 1)) // chunk * owners
     _write(op, partitions=count, width=width, unroll=copies, threads=threads, group=threads, chunk=chunk)
