@@ -237,7 +237,9 @@ _serial = itertools.count()
 
 @functools.cache
 def _jit() -> llvm.orcjit.LLJIT:
-    return llvm.create_lljit_compiler(_new_machine(host_target()))
+    # JITLink gives each object one block. The older linker places sections one by one, wherever there is room, and
+    # aborts the process where two are more than 2 GiB apart: torch with CUDA alone maps more than that.
+    return llvm.create_lljit_compiler(_new_machine(host_target()), use_jit_link=True)
 
 
 def load(

@@ -2,6 +2,9 @@
 
 import ctypes
 import gc
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -87,6 +90,36 @@ def test_a_refused_module_does_not_wait_for_the_garbage_collector() -> None:
         assert closed
     finally:
         module_class.close = close
+
+
+SCATTERED = '''
+import mmap
+from isthmus.runtime import cpu
+numbers = ", ".join(f"double {k}.5" for k in range(4000))
+text = f"@t = private constant [4000 x double] [{numbers}]\\n" + """
+define double @f(i64 %i) {
+  %p = getelementptr [4000 x double], ptr @t, i64 0, i64 %i
+  %x = load double, ptr %p
+  ret double %x
+}
+"""
+target = cpu.host_target()
+object_ = cpu.compile_text(text, target)
+cpu.load([cpu.compile_text("define void @g() { ret void }", target)])
+pages = [mmap.mmap(-1, 4096) for _ in range(4000)]
+wall = mmap.mmap(-1, 1 << 33, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+for page in pages[::2]:
+    page.close()
+kept = [cpu.load([object_]) for _ in range(200)]
+print(len(kept))
+'''
+
+
+def test_sections_of_an_object_stay_together_in_a_scattered_address_space() -> None:
+    """Room for single pages here, for more only 8 GiB away: constants must be in reach of the code all the same."""
+    where = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", SCATTERED], capture_output=True, text=True, env=where)
+    assert done.stdout == "200\n", done.stderr
 
 
 def test_missing_symbol_is_named() -> None:
