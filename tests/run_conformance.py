@@ -12,11 +12,26 @@ import subprocess
 import sys
 from pathlib import Path
 
-SAMPLE = {
-    "opinfo.py": ["--tier", "1", "--max-samples", "2", "-j2"],
-    "models.py": ["--models", "mixer|rnn_loop|vae", "--opt", "sgd", "-j2"],
-}
-FULL = {"opinfo.py": ["--tier", "1", "-j2"], "models.py": ["-j2"]}
+EDGES = (
+    "as_strided_scatter|fill|native_layer_norm|_native_batch_norm_legit|topk|gather|prod|scatter_reduce/prod"
+    "|nn.functional.(normalize|scaled_dot_product_attention|multi_head_attention_forward)"
+)
+"""Operators whose histories, ties, random numbers and rounding only torch decides."""
+
+SAMPLE = (
+    ("opinfo.py", "--tier", "1", "--max-samples", "2", "-j2"),
+    ("opinfo.py", "--ops", f"^({EDGES})$", "--dtype", "bfloat16", "-j2"),
+    ("opinfo.py", "--ops", f"^({EDGES})$", "--second-order=only", "--max-samples", "3", "-j2"),
+    ("models.py", "--models", "mixer|rnn_loop|vae", "--opt", "sgd", "-j2"),
+)
+_TIERS = ("opinfo.py", "--tier", "1", "--tier", "2", "-j2")
+FULL = (
+    _TIERS,
+    *((*_TIERS, "--dtype", dtype) for dtype in ("float64", "bfloat16", "int64", "bool")),
+    ("opinfo.py", "--tier", "1", "--dtype", "complex64", "-j2"),
+    (*_TIERS, "--second-order=only"),
+    ("models.py", "-j2"),
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -26,12 +41,12 @@ def main(arguments: list[str]) -> int:
         print("conformance: the harness is not here, nothing was run")
         return 0
     failed: list[str] = []
-    for script, options in (FULL if "--full" in arguments else SAMPLE).items():
+    for script, *options in FULL if "--full" in arguments else SAMPLE:
         print(f"conformance: {script} {' '.join(options)}", flush=True)
         run = subprocess.run([sys.executable, str(folder / script), *options], stdout=subprocess.PIPE, text=True)
         print("\n".join(run.stdout.splitlines()[-12:]), flush=True)
         if run.returncode:
-            failed.append(script)
+            failed.append(" ".join((script, *options)))
     if failed:
         print(f"conformance: {', '.join(failed)} failed")
     return 1 if failed else 0
