@@ -42,10 +42,17 @@ def exp2(m: Math, x: Value) -> Value:
 
 def one_minus_tanh(m: Math, x: Value) -> Value:
     """Give 1 - tanh x = 2/(e^2x + 1) where 0 <= x < 40."""
-    return 2.0 / (bounded_exp(m, x + x) + 1.0)
+    return reciprocal(m, bounded_exp(m, x + x) + 1.0) * 2.0
+
+
+def reciprocal(m: Math, d: Value) -> Value:
+    """Give 1/d to the last place for 1 <= d < 2^100: the hardware's, and one step of Newton's r + (1 - d·r)·r."""
+    r = m.each_lane(lambda lane: m.f.call("llvm.nvvm.rcp.approx.ftz.f", F32, lane), d)
+    return m.mla(m.mla(-d, r, 1.0), r, r)
 
 
 def logistic(m: Math, x: Value) -> Value:
     """Give 1/(1 + e^-x), as e^-a/(1 + e^-a) with a = |x| for negative x: tiny results survive."""
     e = exp(m, -m.fabs(x))
-    return m.f.select(m.f.compare("olt", x, 0.0), e, 1.0) / (e + 1.0)
+    r = reciprocal(m, e + 1.0)
+    return m.f.select(m.f.compare("olt", x, 0.0), e * r, r)

@@ -351,6 +351,9 @@ class Grid:
         if name == "ex2.approx.f32":
             with np.errstate(all="ignore"):
                 return np.exp2(self.value(*arguments[0]).astype(np.float64)).astype(np.float32)
+        if name == "rcp.approx.ftz.f":
+            x = self.value(*arguments[0])
+            return np.nextafter(np.float32(1) / x, np.float32(np.inf))  # it may be a unit off
         if name == "mulhi.ull":
             return _high_product(*(self.value(of, v) for of, v in arguments))
         assert name.startswith("shfl.sync.bfly"), name
