@@ -37,7 +37,7 @@ from isthmus.passes.fusion.traffic import traffic, work
 from isthmus.sizes import Dim
 
 LEAST = 32
-"""Rows, columns and terms below which the library multiplies."""
+"""Rows, columns and terms below which the library multiplies, and where it is not known how many rows or columns."""
 
 BYTES_PER_PROLOGUE_ADDITION = 0.6
 """What an addition costs more, in bytes moved, where panels are packed: measured, short vectors wait for each other."""
@@ -82,8 +82,8 @@ def is_contraction(node: Node) -> bool:
     batch, contract = ints(op.batch_a.data), ints(op.contract_a.data)
     rows = [s for d, s in enumerate(a) if d not in (*batch, *contract)]
     columns = [s for d, s in enumerate(b) if d not in (*ints(op.batch_b.data), *ints(op.contract_b.data))]
-    inner = [a[d] for d in contract]
-    return all(cost.numeric(cost.product(tuple(group))) >= LEAST for group in (rows, columns, inner))
+    m, n, k = (cost.product(tuple(group)) for group in (rows, columns, [a[d] for d in contract]))
+    return isinstance(m, int) and isinstance(n, int) and min(m, n, cost.numeric(k)) >= LEAST
 
 
 def plain(node: Node, stored: Callable[[Value], bool], strides: Strides) -> Contraction:
@@ -210,9 +210,7 @@ class _Contractions:
             self._refuse(value.maker, readers, refused.reason)
             new = None
         if new is not None and _price(new) - self._other_factors(new, readers) >= price:
-            self._refuse(
-                value.maker, readers, "computing it inside the product would cost more than reading it"
-            )
+            self._refuse(value.maker, readers, "computing it inside the product would cost more than reading it")
             new = None
         if new is None:
             value.root = value.required = True

@@ -93,3 +93,22 @@ func.func @random_factor(%key: tensor<i64>, %w: tensor<64x64xf32>) -> tensor<64x
   %d = prim.dot %r, %w {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<64x64xf32>
   func.return %d : tensor<64x64xf32>
 }
+
+// Rows that nobody knows the number of may be one: the library's.
+// CHECK-LABEL: @unknown_rows
+// CHECK:       kernel.extern
+func.func @unknown_rows(%x: tensor<?x64xf32, #isthmus.lit<[<"s0">, 64]>>, %w: tensor<64x64xf32>)
+    -> tensor<?x64xf32, #isthmus.lit<[<"s0">, 64]>> {
+  %m = prim.neg %x : tensor<?x64xf32, #isthmus.lit<[<"s0">, 64]>>
+  %d = prim.dot %m, %w {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<?x64xf32, #isthmus.lit<[<"s0">, 64]>>
+  func.return %d : tensor<?x64xf32, #isthmus.lit<[<"s0">, 64]>>
+}
+
+// Unknown terms are only more or fewer steps.
+// CHECK-LABEL: @unknown_terms
+// CHECK-NEXT:  kernel.contract %{{.*}} {sizes = [64, 64, <"s0">], classes = ["m", "n", "k"], symbols = ["s0"]
+func.func @unknown_terms(%x: tensor<?x64xf32, #isthmus.lit<[<"s0">, 64]>>, %g: tensor<?x64xf32, #isthmus.lit<[<"s0">, 64]>>) -> tensor<64x64xf32> {
+  %m = prim.neg %x : tensor<?x64xf32, #isthmus.lit<[<"s0">, 64]>>
+  %d = prim.dot %m, %g {batch_a = [], batch_b = [], contract_a = [0], contract_b = [0]} : tensor<64x64xf32>
+  func.return %d : tensor<64x64xf32>
+}
