@@ -72,7 +72,7 @@ def div_mode(e: Emitter, call: Call, a: Scalar, b: Scalar, mode: str | None) -> 
     return e.convert(quotient, call.dtype())
 
 
-@decomposition("floor_divide.default", "floor_divide.Scalar")
+@decomposition("floor_divide.default", "floor_divide.Tensor", "floor_divide.Scalar")
 def floor_divide(e: Emitter, call: Call, a: Scalar, b: Scalar) -> SSAValue:
     return div_mode(e, call, a, b, "floor")
 
@@ -116,7 +116,7 @@ def fmod(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
     return e.rem(a, b)
 
 
-@decomposition("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
+@decomposition("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar", "pow.Tensor")
 def power_call(e: Emitter, call: Call, a: Scalar, b: Scalar) -> SSAValue:
     """aᵇ; for float16 torch takes no roots: ½ and -½ make of -0 and -inf what they make of 0 and inf."""
     dtype = computation_dtype(call, (a, b))
@@ -159,7 +159,7 @@ def _special_power(e: Emitter, a: SSAValue, exponent: float) -> SSAValue | None:
     return e.reciprocal(e.square(a)) if exponent == -2 else None
 
 
-@decomposition("float_power.Tensor_Tensor", "float_power.Tensor_Scalar", "float_power.Scalar")
+@decomposition("float_power.Tensor_Tensor", "float_power.Tensor_Scalar", "float_power.Scalar", "float_power.Tensor")
 def float_power(e: Emitter, call: Call, a: Scalar, b: Scalar) -> SSAValue:
     """aᵇ in double precision."""
     return power(e, *(spread(e, call, v, call.dtype()) for v in (a, b)))
@@ -313,7 +313,7 @@ def heaviside(e: Emitter, x: SSAValue, at_zero: SSAValue) -> SSAValue:
     return e.select(e.cmp("eq", x, zero), at_zero, step)
 
 
-@pointwise("ldexp.Tensor", operands=2)
+@pointwise("ldexp.Tensor", "ldexp.default", operands=2)
 def ldexp(e: Emitter, x: SSAValue, exponent: SSAValue) -> SSAValue:
     """x·2ⁿ"""
     return e.mul(x, e.pow(like(e, 2, x), exponent))

@@ -165,7 +165,7 @@ def bernoulli(e: Emitter, call: Call, chance: SSAValue, generator: object) -> SS
     return e.convert(e.cmp("lt", call.uniform(call.shape(), ir.dtype_of(p)), e.stop_gradient(p)), call.dtype())
 
 
-@decomposition("bernoulli.p")
+@decomposition("bernoulli.p", "bernoulli.float")
 def bernoulli_number(e: Emitter, call: Call, x: SSAValue, p: Scalar, generator: object) -> SSAValue:
     u = call.uniform(call.shape(), "f32")
     return e.convert(e.cmp("lt", u, e.full(p, call.shape(), "f32")), call.dtype())
