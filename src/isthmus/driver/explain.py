@@ -37,6 +37,8 @@ class Direction:
     """Kernel that was not joined with its neighbour, and the reason."""
     products: int = 0
     """Kernels that multiply matrices, with pointwise work in their prologue or epilogue."""
+    fallbacks: tuple[tuple[str, str], ...] = ()
+    """On a GPU: kernels that run by torch's operators, and calls of them that are no machine code; with the reason."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,10 @@ def _graph(program: Program) -> GraphReport:
         sum(isinstance(op, prim.PrimOp) for op in ops),
         fallbacks,
         looped,
-        tuple(_direction(name, module) for name, module in program.lowering.kernels.items()),
+        tuple(
+            _direction(name, module, program.lowering.fallbacks.get(name, ()))
+            for name, module in program.lowering.kernels.items()
+        ),
         cut,
         dict(program.lowering.record.milliseconds),
         program.captured.notes,
@@ -149,7 +154,7 @@ def _graph(program: Program) -> GraphReport:
     )
 
 
-def _direction(name: str, module: ModuleOp) -> Direction:
+def _direction(name: str, module: ModuleOp, fallbacks: tuple[tuple[str, str], ...]) -> Direction:
     launches = [op for op in module.walk() if isinstance(op, kernel.LaunchOp)]
     own = [op for op in launches if isinstance(op, kernel.LoopNest)]
     calls = Counter(str(ir.literal(op, "symbol")) for op in module.walk() if isinstance(op, kernel.ExternOp))
@@ -158,7 +163,7 @@ def _direction(name: str, module: ModuleOp) -> Direction:
         entries = cast(tuple[tuple[object, object], ...], ir.literal(op, "refused") or ())
         refused += [(str(producer), str(reason)) for producer, reason in entries]
     products = sum(isinstance(op, kernel.ContractOp) for op in own)
-    return Direction(name, len(own), calls, tuple(refused), products)
+    return Direction(name, len(own), calls, tuple(refused), products, fallbacks)
 
 
 def _count(n: int, what: str) -> str:
@@ -180,6 +185,7 @@ def _graph_parts(graph: GraphReport) -> list[Table | str]:
         kernels = f"{_count(direction.kernels, 'kernel')}{products}"
         parts.append(f"  {direction.name}: {kernels}, library calls: {_counted(calls)}")
         parts += [f"    not fused with {producer}: {reason}" for producer, reason in direction.refused]
+        parts += [f"    not machine code: {what}: {reason}" for what, reason in direction.fallbacks]
     parts.append(f"  fallbacks: {_counted(graph.fallbacks)}")
     parts += [f"  looped over examples: {op}, {reason}" for op, reason in graph.looped]
     parts += [f"  note: {note}" for note in graph.notes]
