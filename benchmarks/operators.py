@@ -40,7 +40,7 @@ from isthmus.passes.decompose.table import REASON
 from isthmus.runtime.library import NATIVE
 
 FILE = Path(__file__).parents[1] / "docs" / "data" / "operators.json"
-SAMPLES, SECONDS = 2, 90
+SAMPLES, SECONDS = 2, 300
 WORST_LAST = ("none", "native", "library", "eager", "error")
 ORDERS = ("forward", "backward", "second")
 

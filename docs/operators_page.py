@@ -19,7 +19,7 @@ sample counts.
   convolutions, attention, sorting, Fourier transforms, linear algebra); no Python inside
 - **library**: compiled, with another library call or one that Python makes
 - **eager**: no compiled form (the size of a result or the path depends on data): torch's own runs, between two graphs
-- **error**: a failure. **-**: nothing to differentiate
+- **error**: a failure. **-**: nothing to differentiate. **?**: not measured
 
 "Second" is the gradient of the gradients, by inputs and cotangents. "Runs" says what the compiled functions are made
 of: generated kernels, library calls by name, or neither (views and constants). Tiers (docs/data/tiers.json): 1 is what
@@ -71,7 +71,7 @@ def _head(columns: tuple[str, ...]) -> list[str]:
 
 def _share(rows: dict[str, Row], names: list[str], order: str) -> str:
     counts = Counter(rows[name][order] for name in names)
-    total = sum(counts.values()) - counts["none"]
+    total = sum(counts.values()) - counts["none"] - counts["?"]
     return f"{counts['native']} of {total} native" if total else "-"
 
 
@@ -79,5 +79,5 @@ def _row(name: str, tier: int, row: Row) -> str:
     orders = [row[order].replace("none", "-") for order in ORDERS]
     calls = [f"`{k}`" for k in row["kernels"] if k != "kernel"]
     runs = ", ".join((["kernels"] if "kernel" in row["kernels"] else []) + calls) or "-"
-    reasons = "; ".join(row["reasons"]) if set(orders) - {"native", "-"} else ""
+    reasons = "; ".join(row["reasons"]) if set(orders) - {"native", "-", "?"} else ""
     return f"| `{name}` | {tier} | {' | '.join(orders)} | {runs} | {reasons.replace('|', chr(92) + '|')} |"
