@@ -272,7 +272,7 @@ The bar is 2, and 4 for lgamma, digamma and pow. `tests/unit/codegen/test_vector
 overflow; for functions of two arguments every pair of them.
 
 - gelu, silu and softplus are no functions of their own but sums and products of others, rounded at each step as eager
-  rounds them. For negative x gelu cancels in 1 + erf and 1 + tanh as eager does: the absolute error stays below 1e-7 in
+  rounds them. For negative x gelu cancels in 1 + erf and 1 + tanh as eager does: the absolute error stays near 1e-7 in
   float32, the last places of a tiny result are lost. silu is x times a denormal below x = -87.
 - lgamma is the C library's, in double precision. It and digamma in float64 lose digits next to their zeros on the
   negative axis, where large terms cancel.
