@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -41,7 +41,7 @@ class Captured:
     """Facts worth telling in `explain`: numbers that varied and had to be fixed, so that others compile again."""
     grad_mode_left: bool | None = None
     """The grad mode that the program leaves behind, where it is another than before."""
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     """Where the program runs."""
 
     @property

@@ -273,4 +273,3 @@ class Finish(_Part):
                     state.set(self.kernel.dot.y, f.load(at, Type.of(self.scalar, self.lanes)))
                     self.scope(3)
         f.finish()
-

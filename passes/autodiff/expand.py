@@ -130,7 +130,7 @@ def _vjp(e: Emitter, op: Operation, operands: Sequence[SSAValue], fallbacks: Fal
 
 
 def _visible(e: Emitter, ins: Sequence[SSAValue]) -> Iterator[Operation]:
-    """Give the ops that may read `ins`: those of the block, and of the blocks around it as far out as `ins` are made."""
+    """Give the ops that may read `ins`: those of the block, and of blocks around it as far out as `ins` are made."""
     block = e.block
     if e.outer is not None and any(_block_of(v) is not block for v in ins):
         yield from _visible(e.outer, ins)

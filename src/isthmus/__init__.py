@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from isthmus.driver.measure import measure
     from isthmus.driver.rules import register_decomposition, register_derivative, register_rewrite
     from isthmus.driver.train_step import train_step
-    from isthmus.transforms import grad, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp, vmap
     from isthmus.frontend.custom_vjp import custom_vjp
     from isthmus.runtime.call import last_call_native
+    from isthmus.transforms import grad, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp, vmap
 
 _PUBLIC = {
     "compile": "isthmus.driver.api",
