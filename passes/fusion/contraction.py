@@ -39,6 +39,9 @@ from isthmus.sizes import Dim
 LEAST = 32
 """Rows, columns and terms below which the library multiplies, and where it is not known how many rows or columns."""
 
+LARGE = 1 << 24
+"""Multiplications below which the library's small products win: measured, threads start for less than a millisecond."""
+
 BYTES_PER_PROLOGUE_ADDITION = 0.6
 """What an addition costs more, in bytes moved, where panels are packed: measured, short vectors wait for each other."""
 
@@ -73,8 +76,8 @@ class Contraction(Cluster):
     inner: tuple[Dim, ...]
 
 
-def is_contraction(node: Node) -> bool:
-    """Whether a library call is a product that a kernel of ours can make too."""
+def is_contraction(node: Node, least: int = 0) -> bool:
+    """Whether a library call is a product that a kernel of ours can make too, of so many multiplications."""
     op = node.op
     if not isinstance(op, prim.DotOp) or ir.dtype_of(op.y) not in ("f32", "f64"):
         return False
@@ -83,7 +86,9 @@ def is_contraction(node: Node) -> bool:
     rows = [s for d, s in enumerate(a) if d not in (*batch, *contract)]
     columns = [s for d, s in enumerate(b) if d not in (*ints(op.batch_b.data), *ints(op.contract_b.data))]
     m, n, k = (cost.product(tuple(group)) for group in (rows, columns, [a[d] for d in contract]))
-    return isinstance(m, int) and isinstance(n, int) and min(m, n, cost.numeric(k)) >= LEAST
+    if not isinstance(m, int) or not isinstance(n, int) or min(m, n, cost.numeric(k)) < LEAST:
+        return False
+    return cost.flops(op) >= 2 * least
 
 
 def plain(node: Node, stored: Callable[[Value], bool], strides: Strides) -> Contraction:
@@ -160,12 +165,12 @@ def classes_of(node: Node, index: Index, inner: int) -> dict[int, str]:
 # ---- which products become kernels
 
 
-def take_contractions(merger: Merger, fixed: frozenset[Value]) -> None:
+def take_contractions(merger: Merger, fixed: frozenset[Value], least: int = 0) -> None:
     """Turn library calls into kernels where their factors or their product need not go through memory.
 
-    `fixed`: the buffers that the caller or other library calls read.
+    `fixed`: the buffers that the caller or other library calls read. `least`: products of fewer multiplications stay.
     """
-    trial = _Contractions(merger, fixed)
+    trial = _Contractions(merger, fixed, least)
     for value in trial.factors():
         trial.take_prologue(value)
     for node in list(trial.nodes):
@@ -175,9 +180,9 @@ def take_contractions(merger: Merger, fixed: frozenset[Value]) -> None:
 class _Contractions:
     """The products of a program, as kernels where they have become some."""
 
-    def __init__(self, merger: Merger, fixed: frozenset[Value]) -> None:
+    def __init__(self, merger: Merger, fixed: frozenset[Value], least: int) -> None:
         self.merger, self.fixed = merger, fixed
-        self.nodes = [n for n in merger.externs if is_contraction(n)]
+        self.nodes = [n for n in merger.externs if is_contraction(n, least)]
         self.own: dict[Node, Contraction] = {}
 
     def factors(self) -> list[Value]:

@@ -28,7 +28,7 @@ from isthmus.dialects import kernel, prim
 from isthmus.dialects.signature import Signature
 from isthmus.ir import Literal, Shape
 from isthmus.passes.fusion.clusters import Cluster, single
-from isthmus.passes.fusion.contraction import Contraction, emit_contraction, take_contractions
+from isthmus.passes.fusion.contraction import LARGE, Contraction, emit_contraction, take_contractions
 from isthmus.passes.fusion.emit import emit
 from isthmus.passes.fusion.epilogue import Bias, take_biases
 from isthmus.passes.fusion.extern import Seen, emit_extern, result_strides, seen
@@ -47,20 +47,25 @@ class FusePass(ModulePass):
     """`cpu` or `gpu`: into how many partial results a long reduction is cut."""
 
     contractions: str = "library"
-    """`own`: a product is a kernel of ours where its factors or its result then need not go through memory."""
+    """`own`: a product is a kernel of ours where its factors or its result then need not go through memory; `large`: of
+    products that are large enough to gain by it."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Fuse every function of the module."""
         for func in ir.functions(op).values():
-            fuse_function(func, self.target, own=self.contractions == "own")
+            fuse_function(func, self.target, least=_LEAST[self.contractions])
 
 
-def fuse_function(func: FuncOp, target: str = "cpu", *, own: bool = False) -> None:
-    """Replace the primitives of a function."""
+_LEAST: dict[str, int | None] = {"library": None, "large": LARGE, "own": 0}
+"""The multiplications of the smallest product that a kernel of ours makes; none makes one."""
+
+
+def fuse_function(func: FuncOp, target: str = "cpu", *, least: int | None = None) -> None:
+    """Replace the primitives of a function; products of at least so many multiplications may become kernels."""
     signature = Signature.of(func)
     arguments = [a.strides for a in signature.arguments]
     results = [r.strides for r in signature.results]
-    fuse_block(func.body.block, arguments, results, target=target, own=own)
+    fuse_block(func.body.block, arguments, results, target=target, least=least)
 
 
 def fuse_block(
@@ -70,7 +75,7 @@ def fuse_block(
     *,
     merge: bool = True,
     target: str = "cpu",
-    own: bool = False,
+    least: int | None = None,
 ) -> None:
     """Replace the primitives of a block, given strides of its arguments and results where not row-major."""
     graph = Graph(block, target)
@@ -85,8 +90,8 @@ def fuse_block(
         merger.run()
         drop_roots(merger, graph.nodes)
         merger.run()
-        if own:
-            take_contractions(merger, frozenset(program.fixed))
+        if least is not None:
+            take_contractions(merger, frozenset(program.fixed), least)
     program.biases = take_biases(merger)
     program.write(block, merger)
 

@@ -71,9 +71,13 @@ def test_a_thousand_whole_steps_leave_memory_flat(micro_batches: int):
     for _ in range(50):
         step(x, y)
     places = [p.data_ptr() for p in model.parameters()]
-    before, objects = settle()
-    for _ in range(1000):
-        step(x, y)
-    after, objects_after = settle()
-    assert after - before < 4 << 20 and objects_after - objects < 100
+    for _ in range(3):  # what others left settles now and then; a leak grows each time
+        before, objects = settle()
+        for _ in range(1000):
+            step(x, y)
+        after, objects_after = settle()
+        if after - before < 4 << 20 and objects_after - objects < 100:
+            break
+    else:
+        pytest.fail(f"{after - before} bytes and {objects_after - objects} objects more")
     assert [p.data_ptr() for p in model.parameters()] == places

@@ -88,6 +88,8 @@ def numbers() -> Iterator[Program]:
 
 def places() -> Iterator[Program]:
     x, i = real(5, 4), whole(2, 4, low=0, high=5)
+    for name in ("pow_.Tensor", "float_power_.Tensor", "floor_divide_.Tensor", "ldexp_.default"):  # in place only
+        yield Program(name, lambda x, y, n=name: call(n)(x.clone(), y), (real(3, 4, low=0.5), real(3, 4, low=0.5)))
     for kind in ("add", "multiply"):
         yield program("scatter.reduce", x, 0, i, real(2, 4), reduce=kind, gradients=False)
         yield program("scatter.value_reduce", x, 0, i, 2.5, reduce=kind, gradients=False)
@@ -155,6 +157,7 @@ DRAWS = [
     program("alpha_dropout.default", _LIKE, 0.3, True),
     program("bernoulli.Tensor", _LIKE, _CHANCE),
     program("bernoulli.p", _LIKE, 0.3),
+    Program("bernoulli_.float", lambda x: call("bernoulli_.float")(x.clone(), 0.3), (_LIKE,)),
     program("dropout.default", _LIKE, 0.3, True),
     program("native_dropout.default", _LIKE, 0.3, True),
     program("normal.Tensor_Tensor", _LIKE, _CHANCE),

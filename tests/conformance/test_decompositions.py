@@ -206,6 +206,7 @@ UNREACHED = (
     r"(rand|randn|randint|randperm)\.(generator|low_generator)$|"  # a generator has no compiled form
     r"(bmm|mm)\.dtype$|"  # torch has it on a GPU only
     r"(alias|contiguous|detach|lift|lift_fresh|positive|resolve_conj|resolve_neg|split)\.default$|"  # resolved before
+    r"embedding_renorm\.default$|"  # refuses: the library's
     r"to\.prim_|tensor_split\.tensor_indices_or_sections$"  # scripts only; reads numbers from a tensor
 )
 """Rules that no captured program of a CPU reaches."""
@@ -215,7 +216,8 @@ def test_every_rule_is_of_an_operator() -> None:
     load_rules()
     schemas = torch._C._jit_get_all_schemas()
     names = {f"{s.name.removeprefix('aten::')}.{s.overload_name or 'default'}" for s in schemas}
-    assert [o for o in DEFAULT if o not in names] == []
+    # an overload that torch has in place only is looked up by the name that its functional form would have
+    assert [o for o in DEFAULT if o not in names and o.replace(".", "_.", 1) not in names] == []
 
 
 def test_every_rule_has_a_sample(request: pytest.FixtureRequest) -> None:

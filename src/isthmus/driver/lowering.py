@@ -37,7 +37,7 @@ from isthmus.driver.verify import Verifier
 from isthmus.passes.autodiff.differentiate import ZERO, following_tangents
 from isthmus.passes.partition.explain import Explanation, explain_partition
 from isthmus.passes.partition.partition import cut
-from isthmus.passes.pipelines import KERNELS, gpu_kernels, parse_pass, pass_text, run_passes
+from isthmus.passes.pipelines import cpu_kernels, gpu_kernels, parse_pass, pass_text, run_passes
 from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.call import NativeProgram
 from isthmus.runtime.convention import Executable, Value
@@ -173,7 +173,8 @@ class Lowering:
                 return run if self.device.type == "cpu" else OnDevice(run, self.device)
             module = self.start(module)
             self.record.restart()
-            pipeline = KERNELS if self.device.type == "cpu" else gpu_kernels()
+            on_cpu = self.device.type == "cpu"
+            pipeline = cpu_kernels(self.options.contractions) if on_cpu else gpu_kernels()
             for text in map(for_host, pipeline):
                 self.run(module, text, "kernels" if text == pipeline[-1] else None)
             self.kernels[name] = module
