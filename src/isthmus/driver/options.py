@@ -35,8 +35,9 @@ class Options:
     draws them in the order of memory where a tensor is transposed. `decompositions`: "default", or "none" to keep every
     operator a library call. `cache`: use the disk cache. `recompile_limit`: so many compilations of one function; then
     calls that none of them fits run as in eager, with a warning that names the guard (under `fullgraph` they raise).
-    `contractions`: on a CPU, "own" (a product joins with what makes its operands or reads its result where that moves fewer
-    bytes), "large" (of those, the large ones) or "library" (every product is a library call). `cuda_graphs`: on a GPU, replay a direction as one CUDA graph from its third call with the same shapes on.
+    `contractions`: on a CPU, "own" (a product joins with what makes its operands or reads its result where that moves
+    fewer bytes), "large" (of those, the large ones) or "library" (every product is a library call). `cuda_graphs`: on
+    a GPU, replay a direction as one CUDA graph from its third call with the same shapes on.
     `forward_compiler`, `backward_compiler`: what makes the functions callable (`driver.compilers.Compiler`, or a
     built-in one by name; None: what `backend` says). The forward one compiles programs without gradients too, the
     backward one derivatives of every order. `partition`: a function from the joint program (`passes.partition.Joint`)
