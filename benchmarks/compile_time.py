@@ -2,7 +2,8 @@
 
     python benchmarks/compile_time.py [--layers 4 12] [--capture dynamo|trace] [--contractions large|own|library]
 
-Each depth is compiled in a process of its own, on one thread, without cached objects; wall time, so on a quiet machine. `capture` is what comes before
+Each depth is compiled in a process of its own, on one thread, without cached objects; wall
+time, so on a quiet machine. `capture` is what comes before
 the first stage (Dynamo, recording, import), `load and run` what follows the last: linking, the step itself.
 """
 
