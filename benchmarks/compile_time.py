@@ -63,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, nargs="+", default=[4, 12])
     parser.add_argument("--capture", choices=("dynamo", "trace"), default="dynamo")
-    parser.add_argument("--contractions", choices=("large", "own", "library"), default="large")
+    parser.add_argument("--contractions", choices=("large", "own", "library"), default="library")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one is not None:

@@ -1,6 +1,6 @@
 """How many kernels a training step becomes and how many bytes they move, from the index maps; no timing.
 
-Usage: python benchmarks/fusion_bytes.py [--native] [--strategy min-traffic] [name ...]
+Usage: python benchmarks/fusion_bytes.py [--native] [--strategy min-traffic] [--contractions large] [name ...]
 `--native` runs the programs as machine code and compares with eager. The last columns are what another compiler's own
 scheduler counts on the same programs, where it was measured (kernels and megabytes, forward / backward).
 
@@ -207,10 +207,14 @@ def read(op: kernel.LoopNest, ops: Iterable[Operation]) -> int:
 
 
 def kernels_of(
-    f: Callable[..., Tensor], inputs: Sequence[Tensor], backend: str, strategy: str = "min-cut"
+    f: Callable[..., Tensor],
+    inputs: Sequence[Tensor],
+    backend: str,
+    strategy: str = "min-cut",
+    contractions: str = "library",
 ) -> tuple[dict[str, ModuleOp], list[Tensor]]:
     """Compile and run forward and backward; gives the kernels, and outputs with gradients."""
-    session = Session(Options(backend=backend, strategy=strategy))
+    session = Session(Options(backend=backend, strategy=strategy, contractions=contractions))
     compiled, _ = compile_in(session, f, "dynamo")
     results = step(compiled, f, inputs)
     (program,) = session.programs
@@ -234,6 +238,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--native", action="store_true")
     parser.add_argument("--strategy", default="min-cut", help="how forward and backward are cut")
+    parser.add_argument("--contractions", default="library", choices=("library", "large", "own"), help="who multiplies")
     options = parser.parse_args()
     print(
         f"{'program':20} {'kernels f, b':>14} {'distinct':>9} {'calls':>8} {'MB f, b':>16} {'target':>22} {'peer':>22}"
@@ -244,7 +249,7 @@ def main() -> None:
         torch.manual_seed(0)
         f, inputs = case.make()
         begin = time.perf_counter()
-        kernels, results = kernels_of(f, inputs, "native", options.strategy)
+        kernels, results = kernels_of(f, inputs, "native", options.strategy, options.contractions)
         seconds = time.perf_counter() - begin
         rows = [moved(ir.function(kernels[d], d)) for d in ("forward", "backward")]
         counts, distinct, calls = (", ".join(str(r[k]) for r in rows) for k in range(3))

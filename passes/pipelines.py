@@ -23,13 +23,13 @@ JOINT = ("differentiate", "end-differentiation", "simplify", "partition")
 INFERENCE = ("end-differentiation", "simplify", "partition")
 """A program without gradients: one forward function."""
 
-FUSE = "fuse{contractions=large}"
+FUSE = "fuse{contractions=library}"
 
 KERNELS = ("select-library", "decompose{to=elementary}", "simplify", "join-dots", FUSE, "schedule", "plan-memory")
 """From primitives to planned kernels, for one direction."""
 
 
-def cpu_kernels(contractions: str = "large") -> tuple[str, ...]:
+def cpu_kernels(contractions: str = "library") -> tuple[str, ...]:
     """Give the passes from primitives to planned kernels for a CPU; `contractions` as `fuse` takes it."""
     return tuple(f"fuse{{contractions={contractions}}}" if text == FUSE else text for text in KERNELS)
 

@@ -56,7 +56,7 @@ class Options:
     decompositions: str = "default"
     cache: bool = True
     recompile_limit: int = 64
-    contractions: str = "large"
+    contractions: str = "library"
     cuda_graphs: bool = False
     forward_compiler: Compiler | str | None = None
     backward_compiler: Compiler | str | None = None
