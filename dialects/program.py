@@ -212,6 +212,17 @@ class Program:
         return tuple(s for s in flat(self.steps) if isinstance(s, LibraryCall))
 
     @property
+    def sizes_wanted(self) -> tuple[str, ...]:
+        """Symbols whose values a backward is told beside its arguments."""
+        return tuple(source.name for source in self.extra_sizes)
+
+    @property
+    def saves_in_arena(self) -> bool:
+        """Whether all that is saved, but arguments and results, is in the arena."""
+        kept = {b.place for b in self.results[: self.kept]}
+        return all(b.place.kind in ("saved", "argument") or b.place in kept for b in self.results[self.kept :])
+
+    @property
     def kernels(self) -> tuple[str, ...]:
         """Names of the kernels that it runs, each once."""
         return tuple(dict.fromkeys(s.symbol for s in self.kernel_calls))

@@ -68,14 +68,12 @@ class DeviceProgram:
     @property
     def sizes_wanted(self) -> tuple[str, ...]:
         """Symbols whose values follow the arguments of `run_from_arena`."""
-        return tuple(source.name for source in self.program.extra_sizes)
+        return self.program.sizes_wanted
 
     @property
     def saves_in_arena(self) -> bool:
         """Whether all that is saved, but arguments and results, is in the arena."""
-        kept = {b.place for b in self.program.results[: self.program.kept]}
-        rest = self.program.results[self.program.kept :]
-        return all(b.place.kind in ("saved", "argument") or b.place in kept for b in rest)
+        return self.program.saves_in_arena
 
     @property
     def fallbacks(self) -> tuple[tuple[str, str], ...]:

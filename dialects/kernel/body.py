@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Block, SSAValue
 from xdsl.irdl import (
     opt_prop_def,
     prop_def,
@@ -42,19 +42,29 @@ class Space(KernelOp):
         return ir.operands_of(self)
 
     @property
+    def block(self) -> Block:
+        """The body."""
+        return self.regions[0].block
+
+    @property
     def sizes_(self) -> Shape:
         """Sizes of the space's dims."""
-        raise NotImplementedError
+        return cast(Shape, lit(self, "sizes"))
 
     @property
     def classes_(self) -> tuple[str, ...]:
-        """`parallel` or `row` for each dim."""
-        raise NotImplementedError
+        """What each dim is: `parallel` or `row`; of a contraction `batch`, `m`, `n` or `k`."""
+        return cast(tuple[str, ...], lit(self, "classes"))
+
+    @property
+    def symbols_(self) -> tuple[str, ...]:
+        """Names of the size symbols, in the order in which the kernel gets their values."""
+        return cast("tuple[str, ...] | None", lit(self, "symbols")) or ()
 
     @property
     def partitions_(self) -> Dim | None:
         """How many partitions; None before schedule."""
-        raise NotImplementedError
+        return cast("Dim | None", lit(self, "partitions"))
 
     def fits_partial_results(self, leading: Dim) -> bool:
         """Whether sums over points may have so many leading entries."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import TypeAlias, cast
 
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.irdl import (
     opt_prop_def,
     prop_def,
@@ -33,7 +33,7 @@ from isthmus.dialects.kernel.base import (
 )
 from isthmus.dialects.kernel.body import AccumulateOp, BodyOp, DotOp, SinkOp, Space, StoreOp
 from isthmus.dialects.kernel.map import Map
-from isthmus.ir import Literal, LiteralOp, LiteralValue, Shape
+from isthmus.ir import Literal, LiteralOp, LiteralValue
 from isthmus.sizes import Dim, Size
 
 
@@ -74,16 +74,6 @@ class FusedOp(LaunchOp, Space):
     traits = traits_def(NoTerminator())
 
     @property
-    def sizes_(self) -> Shape:
-        """Sizes of the space's dims."""
-        return cast(Shape, self.sizes.data)
-
-    @property
-    def classes_(self) -> tuple[str, ...]:
-        """`parallel` or `row` for each dim."""
-        return cast(tuple[str, ...], self.classes.data)
-
-    @property
     def rows(self) -> tuple[int, ...]:
         """The row dims."""
         return tuple(d for d, c in enumerate(self.classes_) if c == "row")
@@ -94,26 +84,11 @@ class FusedOp(LaunchOp, Space):
         return tuple(d for d, c in enumerate(self.classes_) if c == "parallel")
 
     @property
-    def symbols_(self) -> tuple[str, ...]:
-        """Names of the size symbols, in the order in which the kernel gets their values."""
-        return cast(tuple[str, ...], self.symbols.data) if self.symbols is not None else ()
-
-    @property
-    def partitions_(self) -> Dim | None:
-        """How many partitions; None before schedule."""
-        return cast(Dim, self.partitions.data) if self.partitions is not None else None
-
-    @property
     def initial_(self) -> tuple[int | None, ...]:
         """Per result the operand whose content it starts with."""
         if self.initial is None:
             return (None,) * len(self.results)
         return cast(tuple[int | None, ...], self.initial.data)
-
-    @property
-    def block(self) -> Block:
-        """The body."""
-        return self.body.block
 
     def check(self) -> None:
         sizes, classes = self.sizes.data, self.classes.data
@@ -191,16 +166,6 @@ class ContractOp(LaunchOp, Space):
     traits = traits_def(NoTerminator())
 
     @property
-    def sizes_(self) -> Shape:
-        """Sizes of the space's dims."""
-        return cast(Shape, self.sizes.data)
-
-    @property
-    def classes_(self) -> tuple[str, ...]:
-        """`batch`, `m`, `n` or `k` for each dim."""
-        return cast(tuple[str, ...], self.classes.data)
-
-    @property
     def batch(self) -> tuple[int, ...]:
         """The batch dims."""
         return tuple(range(len(self.sizes_) - 3))
@@ -220,21 +185,6 @@ class ContractOp(LaunchOp, Space):
     def parallel(self) -> tuple[int, ...]:
         """All other dims."""
         return tuple(range(len(self.sizes_) - 1))
-
-    @property
-    def symbols_(self) -> tuple[str, ...]:
-        """Names of the size symbols, in the order in which the kernel gets their values."""
-        return cast(tuple[str, ...], self.symbols.data) if self.symbols is not None else ()
-
-    @property
-    def partitions_(self) -> Dim | None:
-        """How many partitions; None before schedule."""
-        return cast(Dim, self.partitions.data) if self.partitions is not None else None
-
-    @property
-    def block(self) -> Block:
-        """The body."""
-        return self.body.block
 
     @property
     def initial_(self) -> tuple[None, ...]:
