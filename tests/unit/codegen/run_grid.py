@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import llvmlite.binding as llvm
 import numpy as np
 import torch
-from run_kernel import TORCH, parse
+from run_kernel import empty, parse, results_before
 from simulate_grid import Grid
 from simulate_memory import Memory
 from simulate_text import parse as parse_llvm
@@ -42,19 +42,8 @@ def simulate(kernel: k.FusedOp, inputs, sizes: Mapping[str, int], *, aligned: bo
     def number(dim: Dim) -> int:
         return evaluate(dim, sizes)
 
-    def empty(value) -> torch.Tensor:
-        shape, strides = ([number(d) for d in dims] for dims in (ir.shape_of(value), k.strides_of(value)))
-        return torch.empty_strided(shape, strides, dtype=TORCH[ir.dtype_of(value)])
-
-    given = [empty(value).copy_(x) for value, x in zip(kernel.inputs, inputs, strict=True)]
-    results = []
-    for value, source in zip(kernel.results, kernel.initial_, strict=True):
-        made = empty(value)
-        if source is not None:
-            made.copy_(inputs[source])
-        elif made.dtype.is_floating_point:
-            made.fill_(float("nan"))
-        results.append(made)
+    given = [empty(value, sizes).copy_(x) for value, x in zip(kernel.inputs, inputs, strict=True)]
+    results = results_before(kernel, inputs, sizes)
     error = torch.zeros(1, dtype=torch.int64)
     everything = [*given, *results, *([error] if launch.can_fail else [])]
     raw = [_bytes(t).numpy() for t in everything]

@@ -19,7 +19,7 @@ from isthmus.dialects import dialect_factories
 from isthmus.dialects import kernel as k
 from isthmus.dialects.target import Target
 from isthmus.runtime import cpu, interpret, interpret_kernel  # noqa: F401
-from isthmus.sizes import Dim
+from isthmus.sizes import evaluate
 
 TORCH = {
     "f64": torch.float64,
@@ -50,28 +50,34 @@ def parse(text: str):
     return module
 
 
-def launch(kernel: k.FusedOp, loaded: cpu.Loaded, inputs, sizes: Mapping[str, int], calls: int = 1):
-    """Run the function `kernel` of loaded code on tensors. Gives the results, filled with NaN before, and the error."""
+def empty(value, sizes: Mapping[str, int]) -> torch.Tensor:
+    """Memory for a value, in its strides."""
+    shape, strides = ([evaluate(d, sizes) for d in dims] for dims in (ir.shape_of(value), k.strides_of(value)))
+    return torch.empty_strided(shape, strides, dtype=TORCH[ir.dtype_of(value)])
 
-    def number(dim: Dim) -> int:
-        return dim if isinstance(dim, int) else dim.evaluate(sizes)
 
-    def empty(value) -> torch.Tensor:
-        shape, strides = ([number(d) for d in dims] for dims in (ir.shape_of(value), k.strides_of(value)))
-        return torch.empty_strided(shape, strides, dtype=TORCH[ir.dtype_of(value)])
-
-    given = []
-    for value, x in zip(kernel.inputs, inputs, strict=True):
-        fits = all(s == number(w) or d < 2 for s, w, d in zip(x.stride(), k.strides_of(value), x.shape, strict=True))
-        given.append(x if fits else empty(value).copy_(x))
+def results_before(kernel: k.FusedOp, inputs, sizes: Mapping[str, int]) -> list[torch.Tensor]:
+    """What a kernel's results hold before it runs: what they start as, else NaN where that exists."""
     results = []
     for value, source in zip(kernel.results, kernel.initial_, strict=True):
-        made = empty(value)
+        made = empty(value, sizes)
         if source is not None:
             made.copy_(inputs[source])
         elif made.dtype.is_floating_point:
             made.fill_(float("nan"))
         results.append(made)
+    return results
+
+
+def launch(kernel: k.FusedOp, loaded: cpu.Loaded, inputs, sizes: Mapping[str, int], calls: int = 1):
+    """Run the function `kernel` of loaded code on tensors. Gives the results, filled with NaN before, and the error."""
+
+    given = []
+    for value, x in zip(kernel.inputs, inputs, strict=True):
+        steps = zip(x.stride(), k.strides_of(value), x.shape, strict=True)
+        fits = all(s == evaluate(w, sizes) or d < 2 for s, w, d in steps)
+        given.append(x if fits else empty(value, sizes).copy_(x))
+    results = results_before(kernel, inputs, sizes)
     error = torch.zeros(1, dtype=torch.int64)
     shown = zip((*given, *results), k.starts(kernel), strict=True)
     pointers = [t.data_ptr() + start * t.element_size() for t, start in shown] + [error.data_ptr()]
@@ -80,7 +86,7 @@ def launch(kernel: k.FusedOp, loaded: cpu.Loaded, inputs, sizes: Mapping[str, in
     symbols = (ctypes.c_int64 * max(1, len(names)))(*[sizes[n] for n in names])
     prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
     function = prototype(loaded["kernel"])
-    count = number(kernel.partitions_ or 1)
+    count = evaluate(kernel.partitions_ or 1, sizes)
     for n in range(calls):
         function(buffers, symbols, n * count // calls, (n + 1) * count // calls)
     return results, int(error)
