@@ -82,6 +82,22 @@ class KernelCall:
 
     The first `reads` buffers are operands. `symbols` are the sizes that the kernel gets, in its order. `checks`: per
     index check of the kernel the dimension and its size; None where the kernel cannot fail and takes no error word.
+@dataclass(frozen=True)
+class TensorMap:
+    """A buffer of a kernel as its GPU's copy engine sees it: boxes of a tensor, innermost dim first.
+
+    `strides`: bytes from neighbour to neighbour along each dim but the innermost; `box`: elements that one copy moves,
+    128 bytes of them along the innermost dim, swizzled in shared memory; `offset`: bytes from the buffer's pointer.
+    """
+
+    buffer: int
+    dtype: str
+    shape: Shape
+    strides: Shape
+    box: tuple[int, ...]
+    offset: int = 0
+
+
     """
 
     symbol: str

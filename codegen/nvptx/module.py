@@ -11,16 +11,23 @@ import llvmlite.binding as llvm
 from isthmus.codegen.cpu.kernel import kernel_name
 from isthmus.codegen.llvm_text import Module
 from isthmus.codegen.nvptx.body import DYNAMIC
+from isthmus.codegen.nvptx.contract import Contraction
+from isthmus.codegen.nvptx.contract_boxes import Boxes
+from isthmus.codegen.nvptx.contract_plan import ContractPlan
+from isthmus.codegen.nvptx.contract_warps import Warps
 from isthmus.codegen.nvptx.kernel import Grid
 from isthmus.codegen.nvptx.plan import ALIGNMENT
 from isthmus.diagnostics import CompileError, IRError, UnsupportedError
 from isthmus.dialects import kernel as k
+from isthmus.dialects.program import TensorMap
 from isthmus.dialects.target import Target
 from isthmus.sizes import Dim
 
 TRIPLE = "nvptx64-nvidia-cuda"
 ARCHES = ("sm_80", "sm_90", "sm_90a", "sm_100")
 """The architectures that code is made for; PTX of one runs on later ones, that of sm_90a on 9.0 alone."""
+WITH_WARPGROUPS = ("sm_90a",)
+"""Those whose tensor cores take 64 rows at once from shared memory."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,9 @@ class GpuKernel:
     """How one kernel is launched: `grid` blocks of `block` threads.
 
     Parameters in order: a pointer per buffer (operands, then results), a pointer to the error word where `can_fail`,
-    an i64 per symbol. `grid` is a number or a size of these symbols. `shared_bytes`: dynamic shared memory.
+    an i64 per symbol, 128 bytes (at a multiple of 64) per tensor map. `grid` is a number or a size of these symbols;
+    where `resident` is not 0, no more blocks are launched than so many for each processor: they share out the work.
+    `shared_bytes`: dynamic shared memory.
     """
 
     entry: str
@@ -39,6 +48,8 @@ class GpuKernel:
     symbols: tuple[str, ...]
     can_fail: bool
     alignment: int
+    maps: tuple[TensorMap, ...] = ()
+    resident: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,7 +68,7 @@ def gpu_target(arch: str) -> Target:
     return Target(TRIPLE, "", arch, "", 128)
 
 
-def llvm_text(kernels: Iterable[k.FusedOp], arch: str, *, aligned: bool = True) -> tuple[str, dict[str, GpuKernel]]:
+def llvm_text(kernels: Iterable[k.LoopNest], arch: str, *, aligned: bool = True) -> tuple[str, dict[str, GpuKernel]]:
     """Give the LLVM text of kernels, equal ones once, and how each is launched.
 
     Raises UnsupportedError for what has no GPU code, IRError where `schedule-gpu` has not run.
@@ -72,8 +83,10 @@ def llvm_text(kernels: Iterable[k.FusedOp], arch: str, *, aligned: bool = True) 
     return str(module), found
 
 
-def add_kernel(module: Module, kernel: k.FusedOp, target: Target, name: str, *, aligned: bool) -> GpuKernel:
+def add_kernel(module: Module, kernel: k.LoopNest, target: Target, name: str, *, aligned: bool) -> GpuKernel:
     """Add one kernel's function to a module."""
+    if isinstance(kernel, k.ContractOp):
+        return _add_contraction(module, kernel, target, name, aligned=aligned)
     if kernel.threads is None:
         raise IRError("has no threads: schedule-gpu has not run", op=kernel.name)
     grid = Grid(module, kernel, target, name, aligned=aligned)
@@ -92,7 +105,26 @@ def add_kernel(module: Module, kernel: k.FusedOp, target: Target, name: str, *, 
     )
 
 
-def emit(kernels: Iterable[k.FusedOp], arch: str, *, aligned: bool = True) -> GpuModule:
+def _add_contraction(module: Module, kernel: k.ContractOp, target: Target, name: str, *, aligned: bool) -> GpuKernel:
+    plan = ContractPlan(kernel, aligned=aligned)
+    boxes = plan.can_be_mapped and target.cpu in WITH_WARPGROUPS
+    made: Contraction = Boxes(module, plan, target, name) if boxes else Warps(module, plan, target, name)
+    made.emit()
+    return GpuKernel(
+        entry=name,
+        block=made.threads,
+        grid=made.tiles,
+        shared_bytes=made.shared_bytes,
+        buffers=len(kernel.inputs) + len(kernel.results),
+        symbols=kernel.symbols_,
+        can_fail=False,
+        alignment=ALIGNMENT if aligned else 1,
+        maps=made.maps,
+        resident=made.resident,
+    )
+
+
+def emit(kernels: Iterable[k.LoopNest], arch: str, *, aligned: bool = True) -> GpuModule:
     """Compile kernels to PTX; `aligned`: every buffer is a multiple of 16 bytes."""
     text, launches = llvm_text(kernels, arch, aligned=aligned)
     return GpuModule(ptx(text, arch), arch, launches)

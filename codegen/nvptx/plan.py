@@ -95,7 +95,7 @@ class GridPlan(Plan):
         known = isinstance(n, int) and isinstance(count, int) and count > 0 and n % count == 0
         per_partition = self.chunk if self.chunk is not None else n // count if known else 1  # pyright: ignore
         walked = self.sizes[self.spread] if self.spread is not None else 1
-        fits = self.lanes == 1 or _factor(walked) % self.lanes == 0 or kernel.parallel == (self.spread,)
+        fits = self.lanes == 1 or factor(walked) % self.lanes == 0 or kernel.parallel == (self.spread,)
         require(fits, "width does not divide the vector dim")
         require(self.lanes == 1 or self.shares_rows or per_partition % self.lanes == 0, "width does not divide points")
         whole = self.group == self.threads or (self.group <= WARP and self.group & (self.group - 1) == 0)
@@ -206,17 +206,22 @@ class GridPlan(Plan):
 
     def alignment(self, access: Access) -> int:
         """Give the bytes that the address of a contiguous vector is known to be a multiple of."""
-        size = ir.itemsize(access.dtype)
-        step = gcd(_factor(access.partition_stride), _factor(access.prefixes[-1].constant))
-        for (kind, index, _), coefficient in access.prefixes[-1].terms:
-            times = self.lanes if kind == "d" and index == self.vector else 1
-            step = gcd(step, _factor(coefficient) * times)
-        for _, coefficient in access.late.terms:
-            step = gcd(step, _factor(coefficient))
-        return gcd(self.base_alignment, step * size) if step else self.base_alignment
+        return bytes_aligned(access, self.vector, self.lanes, self.base_alignment)
 
 
-def _factor(dim: Dim) -> int:
+def bytes_aligned(access: Access, vector: int | None, lanes: int, base: int) -> int:
+    """Give the bytes that the address of `lanes` neighbours is known to be a multiple of; at most `base`."""
+    size = ir.itemsize(access.dtype)
+    step = gcd(factor(access.partition_stride), factor(access.prefixes[-1].constant))
+    for (kind, index, _), coefficient in access.prefixes[-1].terms:
+        times = lanes if kind == "d" and index == vector else 1
+        step = gcd(step, factor(coefficient) * times)
+    for _, coefficient in access.late.terms:
+        step = gcd(step, factor(coefficient))
+    return gcd(base, step * size) if step else base
+
+
+def factor(dim: Dim) -> int:
     """Give the largest number that is known to divide a size; 0 for 0."""
     if isinstance(dim, int):
         return abs(dim)

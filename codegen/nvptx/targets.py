@@ -14,10 +14,10 @@ from isthmus.codegen.nvptx.module import emit, llvm_text
 from isthmus.dialects import kernel
 
 
-def scheduled_kernels(module: ModuleOp) -> list[kernel.FusedOp]:
-    """Give the fused kernels of a module, in order."""
+def scheduled_kernels(module: ModuleOp) -> list[kernel.LoopNest]:
+    """Give the kernels of a module that are ours, in order."""
     found = [op for function in ir.functions(module).values() for op in kernel.launches(function)]
-    return [op for op in found if isinstance(op, kernel.FusedOp)]
+    return [op for op in found if isinstance(op, kernel.LoopNest)]
 
 
 @dataclass(frozen=True)

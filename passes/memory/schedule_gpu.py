@@ -46,7 +46,8 @@ WARP_STEPS = 8
 
 @dataclass(frozen=True)
 class ScheduleGpuPass(ModulePass):
-    """Needs: kernels. Leaves: kernels with partitions, vector, width, unroll, threads, group, chunk and residence."""
+    """Needs: kernels. Leaves: kernels with partitions, vector, width, unroll, threads, group, chunk and residence;
+    contractions with tile, grid and partitions."""
 
     name = "schedule-gpu"
 
@@ -57,6 +58,8 @@ class ScheduleGpuPass(ModulePass):
                 if isinstance(launch, kernel.FusedOp):
                     schedule(launch)
 
+                elif isinstance(launch, kernel.ContractOp):
+                    schedule_contraction(launch)
 
 def schedule(op: kernel.FusedOp) -> None:
     """Write the decisions about one kernel."""
