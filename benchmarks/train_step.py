@@ -1,6 +1,7 @@
-"""CPU time of a whole training step: the eager loop, isthmus.compile with torch's optimizer, isthmus.train_step.
+"""CPU time of a whole training step: the eager loop, isthmus.compile with torch's optimizer, isthmus.train_step, JAX.
 
-The three alternate in one process on one thread; what counts are the ratios. Run: python benchmarks/train_step.py
+They alternate in one process on one thread; what counts are the ratios. JAX's whole step (value_and_grad and the update
+in one jitted program) is left out where JAX is not installed. Run: python benchmarks/train_step.py
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +19,7 @@ from torch.nn import functional as F
 import isthmus
 
 ROUNDS = 9
+STEPS_CHECKED = 3
 Batch = tuple[Tensor, Tensor]
 
 
@@ -76,7 +80,7 @@ def loss_fn(model: Callable[..., Tensor], x: Tensor, y: Tensor) -> Tensor:
 
 
 def ways(make: Callable[[], tuple[nn.Module, Batch]]) -> dict[str, Callable[[], object]]:
-    """Give one step of each way, each with a model of its own."""
+    """Give one step of each way, each with a model of its own; see that they compute the same."""
     found: dict[str, Callable[[], object]] = {}
     for name in ("eager", "compile", "train_step"):
         torch.manual_seed(0)
@@ -96,14 +100,22 @@ def ways(make: Callable[[], tuple[nn.Module, Batch]]) -> dict[str, Callable[[], 
             return loss
 
         found[name] = loop
+    if find_spec("jax") is not None:
+        from jax_steps import whole_step
+
+        torch.manual_seed(0)
+        model, batch = make()
+        found["jax"] = whole_step(make.__name__, model, *batch)
+    for _ in range(STEPS_CHECKED):
+        losses = {name: float(cast(Tensor, step()).item()) for name, step in found.items()}
+    for name, loss in losses.items():
+        if abs(loss - losses["eager"]) > 1e-3 * abs(losses["eager"]):
+            raise AssertionError(f"{name} computes something else: {losses}")
     return found
 
 
 def measure(steps: dict[str, Callable[[], object]]) -> dict[str, float]:
     """Give the median CPU milliseconds of a step of each way; they take turns."""
-    for step in steps.values():
-        for _ in range(3):
-            step()
     begin = time.process_time()
     steps["eager"]()
     count = max(3, int(0.05 / max(time.process_time() - begin, 1e-5)))
@@ -120,12 +132,12 @@ def measure(steps: dict[str, Callable[[], object]]) -> dict[str, float]:
 def main() -> None:
     """Print a table."""
     torch.set_num_threads(1)
-    print(f"{'model':12} {'eager ms':>10} {'compile':>10} {'train_step':>10}   (ratios to eager)")
+    names = ("compile", "train_step", "jax")
+    print(f"{'model':12} {'eager ms':>10}" + "".join(f"{n:>11}" for n in names) + "   (ratios to eager)")
     for make in (small_mlp, digits_mlp, small_gpt):
         found = measure(ways(make))
-        eager = found["eager"]
-        ratios = (found["compile"] / eager, found["train_step"] / eager)
-        print(f"{make.__name__:12} {eager:10.3f} {ratios[0]:10.2f} {ratios[1]:10.2f}")
+        ratios = [f"{found[n] / found['eager']:11.2f}" if n in found else f"{'-':>11}" for n in names]
+        print(f"{make.__name__:12} {found['eager']:10.3f}{''.join(ratios)}", flush=True)
 
 
 if __name__ == "__main__":
