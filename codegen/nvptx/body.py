@@ -22,9 +22,12 @@ from isthmus.codegen.dtypes import (
     from_memory,
     from_parts,
     parts_of,
+    round_to,
     to_memory,
 )
 from isthmus.codegen.llvm_text import PTR, Type, Value
+from isthmus.codegen.nvptx.ahead import Ahead, Step
+from isthmus.codegen.nvptx.coarse import coarse_exp, is_coarse
 from isthmus.codegen.nvptx.division import divide_alike
 from isthmus.codegen.nvptx.plan import GridPlan
 from isthmus.codegen.nvptx.random import ThreadDraws
@@ -73,11 +76,12 @@ class ThreadBody(Body):
         self.draws = ThreadDraws(state)
         self.plan = state.plan
         self.threads = threads
-        self.step: tuple[int, ...] = ()
+        self.step: Step = ()
         """Where a row walk is written out: the step along each row dim."""
-        self.own: dict[tuple[Operation, tuple[int, ...]], Accumulator] = {}
+        self.ahead = Ahead(state.f, self.math, self.plan.read_ahead)
+        self.own: dict[tuple[Operation, Step], Accumulator] = {}
         """Sums of row positions that a thread keeps in registers, by the steps along the dims of their maps."""
-        self._registers: dict[tuple[SSAValue, tuple[int, ...], int], Value] = {}
+        self._registers: dict[tuple[SSAValue, Step, int], Value] = {}
         self._offsets: dict[SSAValue, int] = {}
         self.shared_bytes = 0
         """Dynamic shared memory that one group needs."""
@@ -88,12 +92,15 @@ class ThreadBody(Body):
             self.store(op)
         elif isinstance(op, k.AccumulateOp):
             self.accumulate(op)
+        elif isinstance(op, k.LoadOp) and op in self.ahead:
+            self.state.set(op.y, self.ahead.give(op, self.step))
         elif isinstance(op, prim.DivOp) and self._divides_alike(op):
             n, d = (self.state.get(v) for v in ir.operands_of(op))
-            quotient = divide_alike(
-                self.math, self.state.splat_value(cast(Value, n)), cast(Value, d), ir.dtype_of(op.y)
-            )
-            self.state.set(op.y, quotient)
+            n, coarse = self.state.splat_value(cast(Value, n)), is_coarse(op)
+            self.state.set(op.y, divide_alike(self.math, n, cast(Value, d), ir.dtype_of(op.y), coarse=coarse))
+        elif isinstance(op, prim.ExpOp) and is_coarse(op):
+            x = cast(Value, self.state.get(ir.operands_of(op)[0]))
+            self.state.set(op.y, round_to(self.math, coarse_exp(self.math, x), ir.dtype_of(op.y)))
         else:
             super().emit(op)
 
@@ -136,7 +143,7 @@ class ThreadBody(Body):
         else:
             self.add_by_first(sink, x)
 
-    def step_of(self, sink: k.AccumulateOp) -> tuple[int, ...]:
+    def step_of(self, sink: k.AccumulateOp) -> Step:
         """The steps along the dims of a sum's map."""
         if self.plan.is_flat:
             return self.step
@@ -161,7 +168,9 @@ class ThreadBody(Body):
     # ---- kept row values
 
     def keep(self, value: SSAValue) -> None:
-        """Put a row value into registers or shared memory."""
+        """Put a row value into registers or shared memory; what is read ahead is in registers."""
+        if value.owner in self.ahead:
+            return
         place = self.plan.place_of_row(value)
         if place == "local":
             super().keep(value)
@@ -177,7 +186,10 @@ class ThreadBody(Body):
 
     def restore(self, value: SSAValue) -> None:
         """Read a row value back."""
-        state, place = self.state, self.plan.place_of_row(value)
+        state, place, maker = self.state, self.plan.place_of_row(value), value.owner
+        if isinstance(maker, k.LoadOp) and maker in self.ahead:
+            state.set(value, self.ahead.give(maker, self.step))
+            return
         if self.plan.residence(value) == "reload" or place == "local":
             super().restore(value)
             return

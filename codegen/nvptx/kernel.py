@@ -33,7 +33,8 @@ class Grid(Rows):
             name,
             pointers + numbers,
             linkage="ptx_kernel",
-            attributes=f'"nvvm.maxntid"="{self.plan.threads}"',
+            attributes=f'"nvvm.maxntid"="{self.plan.threads}"'
+            + (' "nvvm.minctasm"="2"' if self.plan.read_ahead else ""),
             of_arguments=self._of_pointers(len(pointers)) + [""] * len(numbers),
         )
         self.threads = Threads(self.f, name, self.plan.threads, self.plan.group)
@@ -113,8 +114,25 @@ class Grid(Rows):
                 self.set_indices(low, self.kernel.parallel, k.points(self.kernel))
                 self._point()
             return
-        with self._odometer(self.kernel.parallel, low, high), self.state.frame(), self.threads.turn():
+        ahead = self.body.ahead
+        self._read_ahead(low)
+        with self._odometer(self.kernel.parallel, low, high) as q, self.state.frame(), self.threads.turn(q):
+            ahead.take()
+            self._read_ahead(self.f.intrinsic("smin", q + 1, high - 1) if ahead.loads else q)
             self._point()
+
+    def _read_ahead(self, q: Value) -> None:
+        """Issue the reads of the row of point q."""
+        state, before = self.state, dict(self.state.indices)
+        with state.frame():
+            for op in self.body.ahead.loads:
+
+                def read(op: k.LoadOp = op) -> None:
+                    self.body.ahead.read(op, self.body.step, self.body.place(op))
+
+                self.set_indices(q, self.kernel.parallel, k.points(self.kernel))
+                self.positions(op, read)
+        state.indices = before
 
     def _points_side_by_side(self, low: Value, high: Value) -> None:
         """Each thread at points of its own: whole vectors of a chunk, and what is left over one by one."""

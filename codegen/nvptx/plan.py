@@ -100,6 +100,11 @@ class GridPlan(Plan):
         require(self.lanes == 1 or self.shares_rows or per_partition % self.lanes == 0, "width does not divide points")
         whole = self.group == self.threads or (self.group <= WARP and self.group & (self.group - 1) == 0)
         require(whole and self.threads % WARP == 0, "a group is a power of two up to 32 threads, or the block")
+        if lit(kernel, "ahead") is True:
+            size = self.row_length if self.is_flat else walked
+            whole = isinstance(size, int) and size % self.span == 0
+            filled = isinstance(n, int) and isinstance(count, int) and n >= count and self.chunk is None
+            require(self.is_unrolled and whole and filled, "rows that are not written out whole cannot be read ahead")
         if self.owners > 1:
             sinks = [op for op in kernel.block.ops if isinstance(op, (k.SinkOp, k.ReduceOp, k.CumulativeOp))]
             fits = all(isinstance(op, k.StoreOp) and op.index_values for op in sinks) and not self.shares_rows
@@ -152,6 +157,25 @@ class GridPlan(Plan):
             return False
         kept = any(_residence(op) == "register" for op in self.kernel.block.ops)
         return kept or (self.unroll is None and self.steps <= 4)
+
+    @cached_property
+    def read_ahead(self) -> tuple[k.LoadOp, ...]:
+        """The reads of a point that are issued before those of the point before it are used.
+
+        Each thread reads so what it alone writes, if anybody does: at places of its own, of a row that is all its own.
+        """
+        if lit(self.kernel, "ahead") is not True:
+            return ()
+        rows, points = frozenset(self.kernel.rows), frozenset(self.kernel.parallel)
+        found: list[k.LoadOp] = []
+        for op in self.kernel.block.ops:
+            if isinstance(op, k.LoadOp) and op.default is None and not op.index_values:
+                access, dims = self.accesses[op], op.map.dims()
+                near = access.stride == 1 or self.lanes == 1 or not rows & dims
+                whole = rows <= dims or not rows & dims
+                if near and whole and points & dims and not access.late.terms and not ir.is_complex(access.dtype):
+                    found.append(op)
+        return tuple(found)
 
     def residence(self, value: SSAValue) -> str:
         """Say how a later walk gets a row value: recompute, reload or keep (in registers or shared memory)."""

@@ -242,9 +242,9 @@ class Rows(Loops):
                     made.start()
                     body.own[op, body.step] = made
 
-                self._positions(op, begin)
+                self.positions(op, begin)
             else:
-                self._positions(op, lambda op=op: self._by_owner(op, lambda: body.fill(op)))
+                self.positions(op, lambda op=op: self._by_owner(op, lambda: body.fill(op)))
 
     def _in_registers(self, op: k.AccumulateOp) -> bool:
         return self.plan.is_unrolled and self.plan.sum_place(op) == "own"
@@ -272,10 +272,10 @@ class Rows(Loops):
                     (value,) = body.own[op, body.step].finish(across_lanes=False)
                     body.place(op).store(value)
 
-                self._positions(op, write)
+                self.positions(op, write)
 
-    def _positions(self, op: k.AccumulateOp, do: Callable[[], None]) -> None:
-        """Every position along the dims of a sum's map that this thread takes part in; `step` has these dims only."""
+    def positions(self, op: k.AccumulateOp | k.LoadOp, do: Callable[[], None]) -> None:
+        """Every position along the dims of an op's map that this thread takes part in; `step` has these dims only."""
         dims = [d for d in self.kernel.rows if d in cast(k.Map, op.properties["map"]).dims()]
         self.body.step = ()
         if self.plan.is_flat and dims:

@@ -37,6 +37,8 @@ class Threads:
         if self.groups > 1:
             self.partition = self.block * self.groups + f.binary("lshr", self.index, f.const(_log2(group), I64))
         self._mask: Value | None = None
+        self._parity: Value | None = None
+        """Which half of an exchange's memory this turn of a loop has; None: there is one only."""
 
     def _register(self, name: str) -> Value:
         return self.f.cast("zext", self.f.call(f"llvm.nvvm.read.ptx.sreg.{name}", I32), I64)
@@ -54,18 +56,21 @@ class Threads:
         self.f.line("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
 
     @contextmanager
-    def turn(self) -> Generator[None]:
-        """One turn of a loop: where its threads exchange something once, they meet again at its end.
+    def turn(self, number: Value | None = None) -> Generator[None]:
+        """One turn of a loop, of this number if turns are counted.
 
-        What one warp still reads of this turn's exchange, another must not overwrite with the next one's. Two exchanges
-        have memory of their own, and the barrier of each keeps that of the other.
+        What one warp still reads of this turn's exchange, another must not overwrite with the next one's. Counted turns
+        take two halves of the memory by turns: whoever writes one of them again has passed the barrier between. Else
+        the threads meet again at the end of a turn with one exchange; two exchanges have memory of their own, and the
+        barrier of each keeps that of the other.
         """
-        outside = self._exchanges
+        outside = self._exchanges, self._parity
         self._exchanges = []
+        self._parity = None if number is None or self.group <= WARP else (number & 1) * WARP
         yield
-        if len(self._exchanges) == 1:
+        if len(self._exchanges) == 1 and self._parity is None:
             self.barrier()
-        self._exchanges = outside
+        self._exchanges, self._parity = outside
 
     # ---- combining
 
@@ -81,10 +86,10 @@ class Threads:
             parts = [part for x in operands for part in parts_of(x)]
             for part, buffer in zip(parts, buffers, strict=True):
                 # All lanes of a warp write the same number to the same place: no branch.
-                self._put(part, self.f.address(buffer, warp, _stored(part.type)))
+                self._put(part, self.f.address(buffer, self._in_half(warp), _stored(part.type)))
         self.barrier()
         self._exchanges.append(len(values))
-        other = self.index & (warps - 1)
+        other = self._in_half(self.index & (warps - 1))
         results: list[list[Operand]] = []
         for (merge, _), operands, buffers in zip(values, found, places, strict=True):
             read: list[Operand] = []
@@ -95,6 +100,9 @@ class Threads:
                 read.append(from_parts([self._get(b, other, p.type) for b, p in zip(mine, parts, strict=True)]))
             results.append(self._within_warp(merge, read, warps))
         return results
+
+    def _in_half(self, place: Value) -> Value:
+        return place if self._parity is None else place + self._parity
 
     def _within_warp(self, merge: Merge, operands: list[Operand], count: int) -> list[Operand]:
         distance = count // 2
@@ -144,7 +152,7 @@ class Threads:
         return Value(self.f, f"addrspacecast (ptr addrspace(3) {name} to ptr)", PTR)
 
     def _exchanged(self, type_: Type) -> Value:
-        return self.shared(type_, WARP)
+        return self.shared(type_, WARP if self._parity is None else 2 * WARP)
 
     def _put(self, value: Value, address: Value) -> None:
         self.f.store(self.f.cast("zext", value, Type.of("i8")) if value.type is I1 else value, address)

@@ -49,7 +49,8 @@ class FusedOp(LaunchOp, Space):
     reads. initial: per result the operand that it starts as a copy of, or none. layouts: per result its strides in
     elements, none where row-major. Put there by schedule: partitions, vector (a dim), width (lanes), unroll; for a GPU
     also threads (of a block), group (threads that share a partition), chunk (points of a partition),
-    flat (threads share out all row dims as one), owners (threads of a point, each of which writes its own places).
+    flat (threads share out all row dims as one), owners (threads of a point, each of which writes its own places),
+    ahead (the next point's row is read before this one's is used).
     """
 
     name = "kernel.fused"
@@ -70,6 +71,7 @@ class FusedOp(LaunchOp, Space):
     chunk = opt_prop_def(Literal)
     flat = opt_prop_def(Literal)
     owners = opt_prop_def(Literal)
+    ahead = opt_prop_def(Literal)
     places = opt_prop_def(Literal)
     traits = traits_def(NoTerminator())
 

@@ -16,6 +16,8 @@ MOST_REGISTERS = 96
 """32-bit registers of one thread that hold kept row values and sums, where there are so many."""
 REGISTERS, OTHERS = 1 << 16, 32
 """Registers of a multiprocessor, and those that a thread needs for everything else."""
+SCRATCH = 16
+"""Registers of a thread that works on few values at a time, beside those that hold rows and sums."""
 MOST_STEPS = 32
 """A walk of more steps is a loop."""
 MOST_SHARED = 112 << 10
@@ -43,6 +45,26 @@ def keep_rows(
     simple = not any(ir.is_complex(ir.dtype_of(v)) for v in kept)
     if whole_block and fits and simple:
         _mark([cast(Operation, v.owner) for v in kept], "shared")
+
+
+def read_ahead(op: kernel.FusedOp, spread: int, *, steps: int, width: int, threads: int) -> bool:
+    """Have the next point's row in registers, and what is kept of this one, where two blocks a multiprocessor fit.
+
+    What all points share stays in caches and is read again.
+    """
+    rows, points = frozenset(op.rows), frozenset(op.parallel)
+    loads = [o for o in op.block.ops if isinstance(o, kernel.LoadOp) and o.default is None and not o.index_values]
+    ahead = [load.y for load in loads if rows <= load.map.dims() and load.map.dims() & points]
+    shared = [load.y for load in loads if not load.map.dims() & points]
+    kept = [v for v in _kept(op, spread) if v not in ahead and v not in shared]
+    sums = [o for o in op.block.ops if isinstance(o, kernel.AccumulateOp) and spread in _dims(o)]
+    words = sum(2 * ir.itemsize(ir.dtype_of(v)) / 4 for v in ahead) + sum(_words(v) for v in kept)
+    words += sum(_words(s.x) for s in sums)
+    if not ahead or words * steps * width > REGISTERS // (2 * threads) - SCRATCH:
+        return False
+    _mark([*(cast(Operation, v.owner) for v in kept), *sums], "register")
+    op.properties["ahead"] = Literal.of(True)
+    return True
 
 
 def _dims(op: kernel.AccumulateOp) -> frozenset[int]:

@@ -22,7 +22,8 @@ from isthmus.dialects import kernel
 from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
 from isthmus.passes.memory.contract_schedule_gpu import schedule_contraction
-from isthmus.passes.memory.residence_gpu import keep_rows
+from isthmus.passes.memory.accuracy_gpu import mark_accuracy
+from isthmus.passes.memory.residence_gpu import keep_rows, read_ahead
 from isthmus.passes.memory.schedule import neighbouring_bytes
 from isthmus.sizes import Dim, Size
 
@@ -58,12 +59,13 @@ class ScheduleGpuPass(ModulePass):
             for launch in kernel.launches(func):
                 if isinstance(launch, kernel.FusedOp):
                     schedule(launch)
-
                 elif isinstance(launch, kernel.ContractOp):
                     schedule_contraction(launch)
 
+
 def schedule(op: kernel.FusedOp) -> None:
     """Write the decisions about one kernel."""
+    mark_accuracy(op)
     sums = [o for o in op.block.ops if isinstance(o, kernel.AccumulateOp)]
     spread = _spread(op, sums)
     if spread is not None:
@@ -238,12 +240,21 @@ def _walk_together(op: kernel.FusedOp, spread: int, sums: list[kernel.Accumulate
     if flat:
         op.properties["flat"] = Literal.of(True)
     steps = -(-vectors // group) if flat else _steps(op, spread, group * width)
-    keep_rows(op, spread, steps=steps, width=width, threads=threads, whole_block=threads == group)
+    length = _extent(op, op.rows) if flat else cost.numeric(size)
+    whole = sums and steps is not None and length % (group * width) == 0 and _walks_many(op)
+    if not (whole and read_ahead(op, spread, steps=steps, width=width, threads=threads)):
+        keep_rows(op, spread, steps=steps, width=width, threads=threads, whole_block=threads == group)
     if sums:
         _write(op, width=width, unroll=STEPS // 2, threads=threads, group=group)
         return
     unroll = 4 if width == 1 else 2  # reads in flight
     _write(op, partitions=kernel.points(op), width=width, unroll=unroll, threads=threads, group=group, chunk=1)
+
+
+def _walks_many(op: kernel.FusedOp) -> bool:
+    """Whether each partition has several points."""
+    points, count = kernel.points(op), op.partitions_ or 1
+    return isinstance(points, int) and isinstance(count, int) and points >= 2 * count
 
 
 def _one_thread_each(op: kernel.FusedOp) -> None:

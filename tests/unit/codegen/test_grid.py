@@ -184,3 +184,78 @@ def test_a_long_scatter_has_owners(kind, n, m):
     text = function(operands, [tensor([6, m])], [m, n], [PARALLEL, ROW], body, more=", initial = [0]")
     c = compare(text, torch.randn(6, m), torch.randn(n, m), torch.randint(0, 6, (n,)))
     assert c.kernel.properties["owners"].data == 64
+
+
+def backward_rows(dtype, dims, partitions):
+    """What the backward of a norm does: two sums over a row of two operands, its gradient, and sums over all rows."""
+    rank, last = len(dims), f"d{len(dims) - 1}"
+    at, points = (", ".join(f"d{n}" for n in range(r)) for r in (rank, rank - 1))
+    body = f"""
+    %x = kernel.load {{operand = 0, map = [{at}]}} : {dtype}
+    %g = kernel.load {{operand = 1, map = [{at}]}} : {dtype}
+    %w = kernel.load {{operand = 2, map = [{last}]}} : {dtype}
+    %m = kernel.load {{operand = 3, map = [{points}]}} : {dtype}
+    %d = prim.sub %x, %m : {dtype}
+    %gw = prim.mul %g, %w : {dtype}
+    %gd = prim.mul %gw, %d : {dtype}
+    %s1 = kernel.reduce %gw {{kind = "add", dims = [{rank - 1}]}} : {dtype}
+    %s2 = kernel.reduce %gd {{kind = "max", dims = [{rank - 1}]}} : {dtype}
+    %a = prim.sub %gw, %s1 : {dtype}
+    %b = prim.mul %d, %s2 : {dtype}
+    %dx = prim.add %a, %b : {dtype}
+    %f = prim.convert %gd : f32
+    kernel.store %dx {{result = 0, map = [{at}]}}
+    kernel.accumulate %f {{result = 1, kind = "add", map = [{last}]}}"""
+    operands = [tensor(dims, dtype)] * 2 + [tensor(dims[-1:], dtype), tensor(dims[:-1], dtype)]
+    results = [tensor(dims, dtype), tensor([partitions, dims[-1]])]
+    return function(operands, results, dims, [PARALLEL] * (rank - 1) + [ROW], body, partitions=partitions)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dims,threads", [([23, 512], 0), ([5, 5, 512], 64), ([8, 256], 0)])
+def test_the_next_row_is_read_ahead(dtype, dims, threads):
+    given = [torch.randn(s).to(TORCH[dtype]) for s in (dims, dims, dims[-1:], dims[:-1])]
+    other = dict(threads=threads, group=threads) if threads else {}
+    c = on_grid(backward_rows(dtype, dims, 4))
+    schedule(c.kernel)
+    assert c.kernel.ahead is not None
+    for name, value in other.items():
+        c.kernel.properties[name] = ir.Literal.of(value)
+    tolerance = 1e-4 if dtype == "f32" else 2e-2
+    for result, wanted in zip(c(*given), c.interpreted(*given), strict=True):
+        torch.testing.assert_close(result, wanted, rtol=tolerance, atol=10 * tolerance)
+
+
+def test_rows_that_are_not_whole_are_not_read_ahead():
+    c = on_grid(backward_rows("f32", [23, 500], 4))
+    schedule(c.kernel)
+    assert c.kernel.ahead is None
+    c.kernel.properties["ahead"] = ir.Literal.of(True)
+    with pytest.raises(IRError, match="read ahead"):
+        c(*(torch.randn(s) for s in ([23, 500], [23, 500], [500], [23])))
+
+
+def test_a_loop_over_rows_has_one_barrier():
+    c = on_grid(backward_rows("f32", [23, 2048], 4))
+    schedule(c.kernel)
+    assert nvptx.llvm_text([c.kernel], "sm_90")[0].count("call void @llvm.nvvm.barrier") == 1
+
+
+def test_half_precision_takes_the_coarse_exponential():
+    body = """
+    %v = kernel.load {operand = 0, map = [d0, d1]} : bf16
+    %x = prim.convert %v : f32
+    %r = kernel.reduce %x {kind = "max", dims = [1]} : f32
+    %d = prim.sub %x, %r : f32
+    %e = prim.exp %d : f32
+    %s = kernel.reduce %e {kind = "add", dims = [1]} : f32
+    %q = prim.div %e, %s : f32
+    %h = prim.convert %q : bf16
+    kernel.store %h {result = 0, map = [d0, d1]}"""
+    text = function([tensor([7, 600], "bf16")], [tensor([7, 600], "bf16")], [7, 600], [PARALLEL, ROW], body)
+    c, x = on_grid(text), (30 * torch.randn(7, 600)).bfloat16()
+    schedule(c.kernel)
+    (result,) = c(x)
+    assert "ftz" in nvptx.llvm_text([c.kernel], "sm_90")[0]
+    exact = torch.softmax(x.double(), -1)
+    assert ((result.double() - exact).abs() <= exact * 2.0**-8 + 1e-37).all()
