@@ -20,6 +20,10 @@ Route: TypeAlias = Literal["gemm", "shim", "dispatcher", "python"]
 """How a library call is made: BLAS on raw pointers, torch's C function, torch's dispatcher by name, or Python."""
 
 
+ERROR_SPACING = 16
+"""Bytes from the error word of one launch to that of the next, where a program on a device has several."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where memory is: argument or result number, byte offset in an arena, or number of a tensor that a call made."""

@@ -45,7 +45,7 @@ class Arguments:
     def __init__(self, program: Program, device: torch.device) -> None:
         self.program = program
         self.device = device
-        self.written = _written(program)
+        self.written = written(program)
         """Numbers of the arguments that are written in place."""
         self._plain = [_plain(a) for a in program.arguments]
         self._saved = frozenset(k for k, a in enumerate(program.arguments) if a.saved is not None)
@@ -61,6 +61,17 @@ class Arguments:
 
     def bound(self, given: Sequence[Value], *, in_arena: bool) -> tuple[list[Value], dict[str, int]]:
         """The arguments in the order of the program, None for saved ones that are in the arena; the symbols' values."""
+        found, sizes = self._passed(given, in_arena)
+        for k, (argument, value) in enumerate(zip(self.program.arguments, found, strict=True)):
+            if not (in_arena and k in self._saved) and not argument.is_size:
+                found[k] = self._tensor(k, argument, value, sizes)
+        return found, sizes
+
+    def sizes_of_call(self, given: Sequence[Value], *, in_arena: bool) -> dict[str, int]:
+        """The values of the symbols alone."""
+        return self._passed(given, in_arena)[1] if self.program.symbols else {}
+
+    def _passed(self, given: Sequence[Value], in_arena: bool) -> tuple[list[Value], dict[str, int]]:
         program = self.program
         missing = self._saved if in_arena else frozenset[int]()
         extra = len(program.extra_sizes) if missing else 0
@@ -69,11 +80,7 @@ class Arguments:
             raise IRError(f"@{program.name} takes {wanted} arguments, not {len(given)}")
         passed = iter(given)
         found: list[Value] = [None if k in missing else next(passed) for k in range(len(program.arguments))]
-        sizes = self.sizes(found, dict(zip([s.name for s in program.extra_sizes], passed, strict=False)))
-        for k, (argument, value) in enumerate(zip(program.arguments, found, strict=True)):
-            if k not in missing and not argument.is_size:
-                found[k] = self._tensor(k, argument, value, sizes)
-        return found, sizes
+        return found, self.sizes(found, dict(zip([s.name for s in program.extra_sizes], passed, strict=False)))
 
     def _tensor(self, number: int, argument: Argument, value: Value, sizes: Mapping[str, int]) -> Tensor:
         plain = self._plain[number]
@@ -148,7 +155,8 @@ def _plain(argument: Argument) -> _Plain | None:
     return _Plain(dtype, argument.shape, argument.strides, dtype.is_complex)
 
 
-def _written(program: Program) -> frozenset[int]:
+def written(program: Program) -> frozenset[int]:
+    """Give the numbers of the arguments that a program writes in place."""
     found: set[int] = set()
     for step in flat(program.steps):
         if isinstance(step, KernelCall):

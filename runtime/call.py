@@ -60,6 +60,15 @@ class _MethodDef(ctypes.Structure):
     )
 
 
+def builtin(address: int, loaded: Loaded) -> Callable[..., object]:
+    """Make a Python function of machine code that takes its arguments as an array of objects."""
+    method = _MethodDef(b"call", address, _FASTCALL, None)
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    owned = (method, loaded)  # as the builtin's `self` they live as long as it does
+    return cast("Callable[..., object]", make(ctypes.addressof(method), owned, None))
+
+
 class NativeProgram:
     """One direction, loaded: takes arguments, gives results as fresh tensors. Safe to call from several threads."""
 
@@ -82,11 +91,7 @@ class NativeProgram:
     def _make_builtin(self) -> Callable[..., object]:
         number = ctypes.c_int64.from_address(self._loaded["isthmus_program_number"])
         number.value = self._registered.number
-        method = _MethodDef(b"call", self._loaded["call"], _FASTCALL, None)
-        make = ctypes.pythonapi.PyCFunction_NewEx
-        make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-        owned = (method, self._loaded)  # as the builtin's `self` they live as long as it does
-        return cast("Callable[..., object]", make(ctypes.addressof(method), owned, None))
+        return builtin(self._loaded["call"], self._loaded)
 
     def direct(self) -> Callable[..., list[Tensor]] | None:
         """Give a function of the arguments one by one that does the usual call in one Python frame, or None.

@@ -8,7 +8,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
-from typing import Any, Protocol, cast
+from collections.abc import Sequence
+from typing import Any, NoReturn, Protocol, cast
 
 import torch
 
@@ -18,6 +19,14 @@ _CURE = "pip install 'isthmus[cuda]'"
 _DYNAMIC_SHARED = "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
 _FREE_SHARED = 48 << 10
 """Bytes of dynamic shared memory that a function has without being told."""
+
+
+_TENSOR_DTYPES = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32"}
+"""How the driver calls the dtypes of tensor maps."""
+
+
+ENTRY_POINTS = ("cuLaunchKernel", "cuMemcpyDtoHAsync_v2", "cuEventRecord", "cuTensorMapEncodeTiled")
+"""What machine code of the host calls of the driver."""
 
 
 class Driver(Protocol):
@@ -44,12 +53,34 @@ class Driver(Protocol):
         """Give a module up; nothing that uses it may be running."""
         ...
 
-    def function(self, module: object, name: str, shared_bytes: int) -> object:
+    def function(self, module: object, name: str, shared_bytes: int, device: int) -> object:
         """Find a kernel that will be launched with so much dynamic shared memory."""
+        ...
+
+    def address(self, function: object) -> int:
+        """What machine code passes to `cuLaunchKernel` for a kernel."""
+        ...
+
+    def entry_points(self) -> dict[str, int]:
+        """The addresses of the driver's own functions that machine code calls, by name."""
+        ...
+
+    def error(self, status: int, doing: str) -> Exception:
+        """The exception for a status that the driver gave to machine code."""
         ...
 
     def launch(self, function: object, grid: int, block: int, shared: int, stream: int, parameters: int) -> None:
         """Launch on a stream of the current device; `parameters` is the address of an array of pointers to values."""
+        ...
+
+    def processors(self, device: int) -> int:
+        """How many multiprocessors a device has."""
+        ...
+
+    def tensor_map(
+        self, dtype: str, address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]
+    ) -> bytes:
+        """Describe a tensor for the copy engine, innermost dim first (`dialects.program.TensorMap`): 128 bytes."""
         ...
 
 
@@ -128,8 +159,12 @@ class CudaDriver:
             torch.cuda.synchronize()
             self._cu.cuModuleUnload(module)
 
-    def function(self, module: object, name: str, shared_bytes: int) -> object:
+    def function(self, module: object, name: str, shared_bytes: int, device: int) -> object:
         """Find a kernel; above 48 KiB of dynamic shared memory the driver has to be told."""
+        with torch.cuda.device(device):
+            return self._function(module, name, shared_bytes)
+
+    def _function(self, module: object, name: str, shared_bytes: int) -> object:
         status, function = self._cu.cuModuleGetFunction(module, name.encode())
         if status != self._success:
             self._fail(status, f"looking up {name}")
@@ -149,6 +184,56 @@ class CudaDriver:
         if status != self._success:
             self._fail(status, f"launching {grid} blocks of {block} threads")
 
+    def processors(self, device: int) -> int:
+        """How many multiprocessors a device has."""
+        return torch.cuda.get_device_properties(device).multi_processor_count
+
+    def tensor_map(
+        self, dtype: str, address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]
+    ) -> bytes:
+        """Rows of 128 bytes, swizzled; what lies outside of the tensor is read as 0."""
+        cu = self._cu
+        kind = getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TENSOR_DTYPES[dtype]}")
+        wide = [[cu.cuuint64_t(n) for n in numbers] for numbers in (shape, strides)]
+        short = [[cu.cuuint32_t(n) for n in numbers] for numbers in (box, [1] * len(box))]
+        status, made = cu.cuTensorMapEncodeTiled(
+            kind,
+            len(shape),
+            address,
+            *wide,
+            *short,
+            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        if status != self._success:
+            self._fail(status, f"describing a tensor of {list(shape)} elements")
+        return ctypes.string_at(made.getPtr(), 128)
+
+    def address(self, function: object) -> int:
+        """The handle as a number."""
+        return int(cast(Any, function))
+
+    def entry_points(self) -> dict[str, int]:
+        """Looked up in the driver's library, which torch has loaded."""
+        library = ctypes.CDLL("libcuda.so.1")
+        found = {
+            name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+            for name in ENTRY_POINTS
+            if hasattr(library, name)
+        }
+        return {name: address for name, address in found.items() if address is not None}
+
+    def error(self, status: int, doing: str) -> Exception:
+        """What `launch` would raise."""
+        try:
+            self._fail(self._cu.CUresult(status), doing)
+        except RuntimeError as error:
+            return error
+        except CompileError as error:
+            return error
+
     def bind(self, device: int) -> None:
         """Make the context that torch works in current on this thread: torch does it at its own first launch."""
         context = self._contexts.get(device)
@@ -163,7 +248,7 @@ class CudaDriver:
         if status != self._success:
             self._fail(status, f"using device {device}")
 
-    def _fail(self, status: object, doing: str) -> None:
+    def _fail(self, status: object, doing: str) -> NoReturn:
         _, name = self._cu.cuGetErrorName(status)
         _, text = self._cu.cuGetErrorString(status)
         name, text = (t.decode() if isinstance(t, bytes) else str(t) for t in (name, text))

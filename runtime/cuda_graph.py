@@ -5,13 +5,16 @@ forward left for its backward), or from a buffer of the graph that each call cop
 found out, and the graph is captured again. Small results are copied out of the graph's memory. Large ones are handed
 out as they are: a result that is still held at the next call keeps its memory (that call runs without a graph), and is
 copied from then on.
+
+Where launches can fail there are two graphs that share their memory: after the first nothing fails any more, and the
+host looks at what it found while the second runs.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
@@ -22,6 +25,7 @@ from isthmus.dialects.program import Branch, Loop, Program, flat
 from isthmus.runtime.arena import ArenaPool, Lease
 from isthmus.runtime.convention import Value
 from isthmus.runtime.device_program import DeviceProgram
+from isthmus.runtime.device_steps import Frame
 from isthmus.runtime.fresh import on_its_own
 from isthmus.runtime.torch_private import copy_all, current_stream, device_is_current, is_capturing, storage_uses
 
@@ -44,7 +48,9 @@ class _Recorded:
     moving: set[int] = field(default_factory=set[int])
     """Arguments that were somewhere else once."""
     captures: int = 0
-    graph: torch.cuda.CUDAGraph | None = None
+    first: torch.cuda.CUDAGraph | None = None
+    """The steps up to the last that can fail."""
+    rest: torch.cuda.CUDAGraph | None = None
     buffers: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     """Argument -> where the graph reads it."""
     results: list[Tensor | int] = field(default_factory=list[Tensor | int])
@@ -56,25 +62,50 @@ class _Recorded:
     sizes: dict[str, int] = field(default_factory=dict[str, int])
     arena: Tensor | None = None
     lease: weakref.ref[Lease] | None = None
+    pool_bytes: int = 0
+    """What the allocator took for the graph's own memory."""
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether there is something to replay."""
+        return self.first is not None or self.rest is not None
+
+    def forget(self) -> None:
+        """Let go of the graph; its memory stays with whoever holds some of it."""
+        self.first = self.rest = None
+        self.results, self.holders, self.pool_bytes = [], {}, 0
 
     def is_free(self) -> bool:
         """Whether nobody looks at what the last call left."""
         if held := [k for k, n in self.holders.items() if storage_uses(cast(Tensor, self.results[k])) > n]:
-            self.copied.update(held)  # the graph's memory stays with whoever holds it
-            self.graph, self.results, self.holders = None, [], {}
+            self.copied.update(held)
+            self.forget()
             return False
         if self.arena is None:
             return True
         lease = self.lease() if self.lease is not None else None
         return (lease is None or lease.tensor is None) and storage_uses(self.arena) <= 1
 
+    @property
+    def extra_bytes(self) -> int:
+        """Device memory that is held for replays."""
+        static = [*self.buffers.values(), *([] if self.arena is None else [self.arena])]
+        return self.pool_bytes + sum(t.nbytes for t in static)
+
+
+def _silent(text: str) -> None:
+    del text
+
 
 class GraphedProgram:
-    """A `DeviceProgram` whose calls are replays where they can be; safe to call from several threads."""
+    """A `DeviceProgram` whose calls are replays where they can be; safe to call from several threads.
+
+    `note` is told of each capture, and why there is none.
+    """
 
     fresh = True
 
-    def __init__(self, inner: DeviceProgram) -> None:
+    def __init__(self, inner: DeviceProgram, note: Callable[[str], None] = _silent) -> None:
         self.inner = inner
         self.native = inner.native
         self.captures = 0
@@ -82,7 +113,19 @@ class GraphedProgram:
         self._recorded: dict[Key, _Recorded] = {}
         self._nowhere = ArenaPool(keep=0, device=str(inner.device))
         self._lock = threading.RLock()
-        self._is_graph = inner.native and inner.device.type == "cuda" and not _has_flags(inner.program)
+        self._note = note
+        self._stream: torch.cuda.Stream | None = None
+        self.refusal = self._why_not()
+        """Why the program never becomes a graph; empty where it can be one."""
+        if self.refusal:
+            note(f"@{self.program.name} runs without a graph: {self.refusal}")
+
+    def _why_not(self) -> str:
+        if self.inner.device.type != "cuda":
+            return "not on a GPU"
+        if self.inner.fallbacks:
+            return f"not all of it is machine code ({', '.join(name for name, _ in self.inner.fallbacks)})"
+        return "the host decides what runs by numbers on the device" if _has_flags(self.program) else ""
 
     @property
     def program(self) -> Program:
@@ -103,6 +146,11 @@ class GraphedProgram:
     def saves_in_arena(self) -> bool:
         """See DeviceProgram."""
         return self.inner.saves_in_arena
+
+    @property
+    def extra_bytes(self) -> int:
+        """Device memory that graphs hold beside what a call without one would use while it runs."""
+        return sum(known.extra_bytes for known in self._recorded.values())
 
     def __call__(self, arguments: list[Value], /) -> list[Tensor]:
         """Run; a program that saves intermediates gives them as tensors of their own, without a graph."""
@@ -126,9 +174,9 @@ class GraphedProgram:
     def _replayed(self, arguments: list[Value], arena: Tensor | None) -> tuple[list[Tensor], Lease | None] | None:
         """Run as a graph; None where the call has to run without one."""
         device = self.inner.device
-        if not self._is_graph or is_capturing(device) or not device_is_current(device):
+        if self.refusal or is_capturing(device) or not device_is_current(device):
             return None
-        key = (current_stream(device), *((*a.shape, *a.stride()) if isinstance(a, Tensor) else a for a in arguments))
+        key = (current_stream(device), *((a.shape, a.stride()) if isinstance(a, Tensor) else a for a in arguments))
         if any(isinstance(a, Tensor) and a.device != device for a in arguments):
             return None
         given = [*arguments, arena]
@@ -145,18 +193,28 @@ class GraphedProgram:
 
     def _has_graph(self, known: _Recorded, given: list[Value], places: list[int]) -> bool:
         """Whether there is a graph that reads these arguments where they are; captured here if need be."""
+        if known.is_captured and places == known.places:
+            return True
         moved = {k for k, (a, b) in enumerate(zip(known.places, places, strict=True)) if a != b} - known.moving
         known.places = places
-        if known.graph is not None and not moved:
+        if known.is_captured and not moved:
             return True
         if known.captures >= _CAPTURES // 2:  # nothing but what cannot move is taken to stay
             moved = set(range(len(given)))
         known.moving |= {k for k in moved if self._may_move(k, given)}
         if known.captures >= _CAPTURES:
-            known.graph = None
+            if known.is_captured:
+                self._note(f"@{self.program.name} runs without a graph: its arguments are somewhere else each time")
+            known.forget()
             return False
         known.captures += 1
-        self._capture(known, given)
+        try:
+            self._capture(known, given)
+        except RuntimeError as error:  # a library call that waits for the device, or no memory for a second copy
+            known.forget()
+            self.refusal = f"it cannot be captured ({str(error).splitlines()[0]})"
+            self._note(f"@{self.program.name} runs without a graph: {self.refusal}")
+            return False
         return True
 
     def _may_move(self, k: int, given: list[Value]) -> bool:
@@ -170,7 +228,7 @@ class GraphedProgram:
 
     def _capture(self, known: _Recorded, given: list[Value]) -> None:
         inner, arena = self.inner, cast("Tensor | None", given[-1])
-        known.graph, known.results = None, []
+        known.forget()
         with inner.entered():
             values, known.sizes = inner.takes.bound(given[:-1], in_arena=arena is not None)
             known.buffers = self._buffers(known, given, values)
@@ -178,13 +236,12 @@ class GraphedProgram:
                 if known.arena is None:
                     known.arena = inner.new_arena(known.sizes)
                 arena = known.arena
-            inner.make_error_words()
-            graph = torch.cuda.CUDAGraph()
             torch.cuda.synchronize(inner.device)
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                frame = inner.prepare(values, known.sizes, arena)
-                inner.execute(frame)
-                results = [inner.result(b, frame) for b in self.program.results[: self.program.kept]]
+            torch.cuda.empty_cache()
+            before = torch.cuda.memory_reserved(inner.device)
+            frame = self._record(known, values, arena)
+            results = [inner.result(b, frame) for b in self.program.results[: self.program.kept]]
+            known.pool_bytes = torch.cuda.memory_reserved(inner.device) - before
         places = {id(v): k for k, v in enumerate(given)}
         known.results = [places.get(id(r), r) for r in results]
         del frame, results, values
@@ -193,8 +250,29 @@ class GraphedProgram:
             for k, r in enumerate(known.results)
             if isinstance(r, Tensor) and r.nbytes >= _LARGE and k not in known.copied
         }
-        known.graph = graph
         self.captures += 1
+        self._note(f"@{self.program.name} captured, {known.extra_bytes / 2**20:.1f} MiB held for replays")
+
+    def _record(self, known: _Recorded, values: list[Value], arena: Tensor | None) -> Frame:
+        """Capture the steps as one graph or two that share a pool of memory; gives where everything is."""
+        inner = self.inner
+        _ = inner.errors.address  # made before: it outlives the graph
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(inner.device)
+        pool = torch.cuda.graph_pool_handle()
+        frame: Frame | None = None
+        first, rest = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        if inner.errors:
+            with torch.cuda.graph(first, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
+                frame = inner.prepare(values, known.sizes, arena)
+                inner.run_first(frame)
+            known.first = first
+        if frame is None or not inner.rest_is_empty:
+            with torch.cuda.graph(rest, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
+                frame = frame or inner.prepare(values, known.sizes, arena)
+                inner.run_rest(frame)
+            known.rest = rest
+        return frame
 
     def _buffers(self, known: _Recorded, given: list[Value], values: list[Value]) -> dict[int, Tensor]:
         """Where the graph reads what is not always at one place, or not laid out as the program takes it."""
@@ -214,10 +292,17 @@ class GraphedProgram:
         if known.buffers:
             sources = [cast(Tensor, arguments[k]) for k in known.buffers]
             copy_all(list(known.buffers.values()), sources)
-        assert known.graph is not None
-        known.graph.replay()
         self.replays += 1
-        self.inner.raise_errors(known.sizes)
+        if known.first is None:
+            assert known.rest is not None
+            known.rest.replay()
+        else:
+            with self.inner.errors.lock:
+                known.first.replay()
+                self.inner.errors.mark()
+                if known.rest is not None:
+                    known.rest.replay()
+                self.inner.errors.check(lambda: known.sizes)
         lease = None
         if known.arena is not None:
             lease = Lease(known.arena, self._nowhere)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from isthmus.diagnostics import CompileError
+from isthmus.dialects.program import TensorMap
 from isthmus.runtime import cache
 from isthmus.runtime.build import source_version
 from isthmus.runtime.cpu import LLVM_VERSION
@@ -27,7 +29,8 @@ _THREADS = 8
 class LaunchFacts:
     """How a kernel is launched: `grid` blocks of `block` threads; its pointers are multiples of `alignment`.
 
-    `symbols`: how the sizes that are its last parameters are called in `grid`; each program has names of its own.
+    `symbols`: how the sizes that are its last numbers are called in `grid`; each program has names of its own. `maps`:
+    its parameters after those. `resident`: blocks that one processor runs at once; no more are launched. 0: all.
     """
 
     entry: str
@@ -36,6 +39,8 @@ class LaunchFacts:
     shared_bytes: int
     alignment: int
     symbols: tuple[str, ...] = ()
+    maps: tuple[TensorMap, ...] = ()
+    resident: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Loaded:
     def __init__(self, driver: Driver, image: bytes, facts: LaunchFacts, device: int) -> None:
         self.facts = facts
         module = driver.load(image, device)
-        self.function = driver.function(module, facts.entry, facts.shared_bytes)
+        self.function = driver.function(module, facts.entry, facts.shared_bytes, device)
         self._finalizer = weakref.finalize(self, _let_go, driver, module, device)
         self._finalizer.atexit = False
 
@@ -90,6 +95,11 @@ class KernelLoader:
         self.device = device
         self.arch = driver.arch(device)
         self._use_cache = use_cache
+
+    @functools.cached_property
+    def processors(self) -> int:
+        """How many multiprocessors the device has."""
+        return self.driver.processors(self.device)
 
     def load(self, kernels: Mapping[str, Generate], *, aligned: bool = True) -> dict[str, Loaded | CompileError]:
         """Give each kernel by name, or why it has no form on a GPU.

@@ -6,7 +6,6 @@ saved for a backward until that lets go. Everything here but the launch itself w
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import cast
@@ -18,12 +17,13 @@ from isthmus.dialects.program import Buffer, Program, numbers
 from isthmus.runtime import library
 from isthmus.runtime.arena import ArenaPool, Lease
 from isthmus.runtime.arguments import Arguments
-from isthmus.runtime.call import kernel_error
 from isthmus.runtime.convention import Value
+from isthmus.runtime.device_errors import ErrorWords
+from isthmus.runtime.device_native import Again, NativeCall
 from isthmus.runtime.device_steps import Actions, Frame, Kernel
 from isthmus.runtime.interpret_table import DTYPES
-from isthmus.runtime.torch_private import current_stream, device_is_current, is_capturing, no_dispatch_modes
-from isthmus.sizes import evaluate
+from isthmus.runtime.torch_private import current_stream, device_is_current, no_dispatch_modes
+from isthmus.sizes import Dim, evaluate
 
 
 class DeviceProgram:
@@ -40,14 +40,20 @@ class DeviceProgram:
         self.native = not self.fallbacks
         self.takes = Arguments(program, device)
         self._arenas = ArenaPool(keep=0, device=str(device))
-        self._words: Tensor | None = None
         self._only_launches = not program.library_calls and not self._by_torch
+        self._native: NativeCall | None = None
+        self._temporary = _known_bytes(program.temporary_bytes)
+        self._saved = _known_bytes(program.saved_bytes)
         self._outputs: dict[int, Buffer] = {}
         for buffer in program.results:
             if buffer.place.kind == "output" and isinstance(buffer.place.at, int):
                 self._outputs.setdefault(buffer.place.at, buffer)
-        self._lock = threading.Lock()
-        self._actions = Actions(program, kernels, device, lambda frame: self.raise_errors(frame.sizes))
+        self._actions = Actions(program, kernels, device, lambda frame: self.errors.check_now(lambda: frame.sizes))
+        self.errors = ErrorWords(self._actions.failing, device)
+
+    def use(self, native: NativeCall) -> None:
+        """Make calls by machine code wherever nothing about them is unusual."""
+        self._native = native
 
     # ---- the protocol of executables
 
@@ -85,6 +91,38 @@ class DeviceProgram:
 
     def _call(
         self, arguments: list[Value], arena: Tensor | None, *, everything: bool = False
+    ) -> tuple[list[Tensor], Lease | None]:
+        if self._native is not None and not (everything and self.saves) and self._is_current():
+            try:
+                return self._call_natively(self._native, arguments, arena)
+            except Again:
+                pass
+        return self._call_in_python(arguments, arena, everything)
+
+    def _call_natively(
+        self, native: NativeCall, arguments: list[Value], arena: Tensor | None
+    ) -> tuple[list[Tensor], Lease | None]:
+        lease = temporary = None
+        in_arena = arena is not None
+        if arena is None and self.saves:
+            arena = self._memory(self._saved, self.program.saved_bytes, arguments, in_arena)
+            lease = Lease(arena, self._arenas)
+        if self._temporary != 0:
+            temporary = self._memory(self._temporary, self.program.temporary_bytes, arguments, in_arena)
+        if not self.errors:
+            return native(temporary, arena, arguments), lease
+        with self.errors.lock:
+            results = native(temporary, arena, arguments)
+            self.errors.check(lambda: self.takes.sizes_of_call(arguments, in_arena=in_arena))
+            return results, lease
+
+    def _memory(self, known: int | None, wanted: Dim, arguments: list[Value], in_arena: bool) -> Tensor:
+        if known is None:
+            known = _whole(evaluate(wanted, self.takes.sizes_of_call(arguments, in_arena=in_arena)))
+        return torch.empty(known, dtype=torch.uint8, device=self.device)
+
+    def _call_in_python(
+        self, arguments: list[Value], arena: Tensor | None, everything: bool
     ) -> tuple[list[Tensor], Lease | None]:
         with self.entered():
             values, sizes = self.takes.bound(arguments, in_arena=arena is not None)
@@ -137,36 +175,32 @@ class DeviceProgram:
         return frame
 
     def execute(self, frame: Frame) -> None:
-        """Run the steps on the current stream, then raise what a kernel found.
+        """Run the steps on the current stream, then raise what a kernel found."""
+        if not self.errors:
+            self.run_rest(frame)
+            return
+        with self.errors.lock:
+            self.run_first(frame)
+            self.errors.mark()
+            self.run_rest(frame)
+            self.errors.check(lambda: frame.sizes)
 
-        While a graph is captured nothing is found: a later call that is not captured raises it.
-        """
+    def run_first(self, frame: Frame) -> None:
+        """Run the steps up to the last that can fail on the current stream, and copy what was found to the host."""
         frame.stream = current_stream(self.device)
-        if not self._actions.failing:
-            self._actions.run(frame)
-            return
-        with self._lock:  # the words are one call's at a time
-            frame.error_words = self.make_error_words().data_ptr()
-            self._actions.run(frame)
-            self.raise_errors(frame.sizes)
+        frame.error_words = self.errors.address
+        self._actions.first(frame)
+        self.errors.copy()
 
-    def make_error_words(self) -> Tensor:
-        """Where launches that can fail say so: a word each, zero but after a failure."""
-        if self._words is None:
-            self._words = torch.zeros(2 * len(self._actions.failing), dtype=torch.int64, device=self.device)
-        return self._words
+    def run_rest(self, frame: Frame) -> None:
+        """Run the steps after the last that can fail on the current stream."""
+        frame.stream = current_stream(self.device)
+        self._actions.rest(frame)
 
-    def raise_errors(self, sizes: Mapping[str, int]) -> None:
-        """Wait for the launches so far and raise what the first failed one found, as eager does."""
-        if self._words is None or not self._actions.failing or is_capturing(self.device):
-            return
-        for step, word in zip(self._actions.failing, self._words.tolist()[::2], strict=True):
-            if word:
-                self._words.zero_()
-                error = kernel_error(step, word, sizes)
-                if step.location is not None:
-                    error.add_note(f"from {step.location}")
-                raise error
+    @property
+    def rest_is_empty(self) -> bool:
+        """Whether `run_rest` does nothing."""
+        return self._actions.rest_is_empty
 
     def result(self, buffer: Buffer, frame: Frame) -> Tensor:
         """One result of a call."""
@@ -182,6 +216,11 @@ class DeviceProgram:
         for k in self.takes.written:
             if k < len(given) and isinstance(original := given[k], Tensor) and original.device != self.device:
                 original.copy_(cast(Tensor, taken[k]))
+
+
+def _known_bytes(wanted: Dim) -> int | None:
+    """Bytes of an arena where no size decides about them; 0 where there is none."""
+    return None if not isinstance(wanted, int) else _whole(wanted) if wanted else 0
 
 
 def _whole(nbytes: int) -> int:

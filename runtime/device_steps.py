@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from isthmus.dialects.program import (
+    ERROR_SPACING,
     Branch,
     Buffer,
     Copy,
@@ -34,7 +35,9 @@ from isthmus.sizes import evaluate
 class Launch(Protocol):
     """Runs one kernel on buffers at these addresses, on a stream."""
 
-    def __call__(self, pointers: list[int], sizes: Mapping[str, int], symbols: Sequence[str], stream: int) -> None:
+    def __call__(
+        self, pointers: list[int], sizes: Mapping[str, int], symbols: Sequence[str | int], stream: int
+    ) -> None:
         """Launch; the pointers are those of the call's buffers, then that of the error word where it can fail."""
         ...
 
@@ -168,28 +171,31 @@ class Actions:
         """`kernels`: one per launch of the program, in order."""
         self.failing = [s for s in flat(program.steps) if isinstance(s, KernelCall) and s.checks is not None]
         """The launches that can fail, in the order of their error words."""
-        self._word = {id(s): 16 * k for k, s in enumerate(self.failing)}
+        self._word = {id(s): ERROR_SPACING * k for k, s in enumerate(self.failing)}
         self._given = {r.place.at for r in program.results if r.place.kind == "handle"}
         launches = zip(program.kernel_calls, kernels, strict=True)
         self._kernels = {id(step): kernel for step, kernel in launches}
         self._program, self._device, self._check = program, device, check
         self._unsure = False
-        self.run = self._sequence(program.steps, top=True)
+        self.looks_on_the_way = False
+        """Whether the host has to look for errors before the program goes on."""
+        dying = _last_uses(program.steps, self._given)
+        prepared: list[list[Action]] = []
+        for number, step in enumerate(program.steps):
+            prepared.append(self._actions(step) + ([_forget(dying[number])] if number in dying else []))
+        last = 1 + max((k for k, s in enumerate(program.steps) if self._can_fail(s)), default=-1)
+        self.first = _in_order([a for actions in prepared[:last] for a in actions])
+        """The steps up to the last that can fail."""
+        self.rest = _in_order([a for actions in prepared[last:] for a in actions])
+        """The steps after it."""
+        self.rest_is_empty = last == len(program.steps)
 
-    def _sequence(self, steps: Sequence[Step], *, top: bool = False) -> Action:
-        """One after the other; tensors that library calls made go after their last use."""
-        actions: list[Action] = []
-        dying = _last_uses(steps, self._given) if top else {}
-        for number, step in enumerate(steps):
-            actions.extend(self._actions(step))
-            if number in dying:
-                actions.append(_forget(dying[number]))
+    def _can_fail(self, step: Step) -> bool:
+        return any(id(part) in self._word for part in flat([step]))
 
-        def run(frame: Frame) -> None:
-            for action in actions:
-                action(frame)
-
-        return run
+    def _sequence(self, steps: Sequence[Step]) -> Action:
+        """One after the other."""
+        return _in_order([action for step in steps for action in self._actions(step)])
 
     def _actions(self, step: Step) -> list[Action]:
         if isinstance(step, KernelCall):
@@ -210,7 +216,7 @@ class Actions:
         writes = any(b.place.kind == "argument" for b in step.buffers[step.reads :])
         if writes and self._unsure:
             found.append(self._check)
-            self._unsure = False
+            self._unsure, self.looks_on_the_way = False, True
         kernel = self._kernels[id(step)]
         if kernel.launch is not None:
             found.append(self._launch(step, kernel.launch))
@@ -281,6 +287,14 @@ class Actions:
                 body(frame)
 
         return count if flag is None else repeat
+
+
+def _in_order(actions: Sequence[Action]) -> Action:
+    def run(frame: Frame) -> None:
+        for action in actions:
+            action(frame)
+
+    return run
 
 
 def _on_tensors(step: KernelCall, run_kernel: OnTensors, starts: Sequence[int], device: torch.device) -> Action:

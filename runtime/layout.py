@@ -7,6 +7,7 @@ import functools
 import os
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -28,15 +29,30 @@ _NEEDED = (
 )
 
 
+_CPU = torch.device("cpu")
+
+
 @functools.cache
-def native_facts() -> NativeFacts:
-    """What this torch lets native code do."""
+def native_facts(device: torch.device = _CPU) -> NativeFacts:
+    """What this torch lets native code do with tensors of a device."""
+    if device != _CPU:
+        return _facts_of_device(device)
     guard = "_ZN3c104impl23ExcludeDispatchKeyGuard"
     guarded = symbols.has(f"{guard}C1ENS_14DispatchKeySetE", f"{guard}D1Ev")
     layout = None
     if handles.available() and symbols.has(*_NEEDED) and os.environ.get("ISTHMUS_FAST_CALLS") != "0":
         layout = find_layout()
     return NativeFacts(excluded_keys() if guarded else 0, layout)
+
+
+def _facts_of_device(device: torch.device) -> NativeFacts:
+    """Tensors of a device lie in the host's memory as others do, and have keys of their own."""
+    facts = native_facts()
+    if facts.layout is None or not symbols.has("aoti_torch_get_device_index"):
+        return replace(facts, layout=None)
+    layout = replace(facts.layout, plain_keys=_plain_keys(device))
+    probes = [torch.empty(3, 5, device=device)[1:], torch.nn.Parameter(torch.empty((), device=device))]
+    return replace(facts, layout=layout if all(_agrees(layout, t) for t in probes) else None)
 
 
 def find_layout() -> TensorLayout | None:
@@ -143,12 +159,12 @@ def _find_outline(memory: int, place: int, wanted: tuple[int, ...]) -> int | Non
     return None
 
 
-def _plain_keys() -> tuple[int, ...]:
-    """Key sets of tensors whose memory is what they mean: no wrapper, no lazy conjugate, on the CPU."""
+def _plain_keys(device: torch.device = _CPU) -> tuple[int, ...]:
+    """Key sets of tensors whose memory is what they mean: no wrapper, no lazy conjugate, on the device."""
     with torch.inference_mode(False):
-        plain = dispatch_keys(torch.empty(1))
+        plain = dispatch_keys(torch.empty(1, device=device))
     with torch.inference_mode():
-        inference = dispatch_keys(torch.empty(1))
+        inference = dispatch_keys(torch.empty(1, device=device))
     return tuple(dict.fromkeys((plain, inference)))
 
 

@@ -19,7 +19,7 @@ def libraries() -> tuple[ctypes.CDLL, ...]:
     """Torch's shared libraries, already mapped into this process, and the process itself."""
     folder = os.path.join(os.path.dirname(torch.__file__), "lib")
     found: list[ctypes.CDLL] = []
-    for pattern in ("libgomp*.so*", "libtorch_cpu.so", "libtorch_python.so", "libc10.so"):
+    for pattern in ("libgomp*.so*", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_python.so", "libc10.so"):
         found.extend(ctypes.CDLL(path) for path in sorted(glob.glob(os.path.join(folder, pattern))))
     found.append(ctypes.CDLL(None))
     return tuple(found)

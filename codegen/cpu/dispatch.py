@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from isthmus.codegen.cpu.aten import AtenCall
-from isthmus.codegen.cpu.frame import Frame
+from isthmus.codegen.cpu.frame import HOST, Frame
 from isthmus.codegen.cpu.strided import copy_bytes
 from isthmus.codegen.llvm_text import I1, I32, I64, PTR, Value
 from isthmus.dialects.program import Buffer, LibraryCall
@@ -23,7 +23,6 @@ SCALAR_TYPES = dict(u8=0, i8=1, i16=2, i32=3, i64=4, f16=5, f32=6, f64=7, c64=9,
 """dtype -> torch's ScalarType number."""
 
 _MEMORY_FORMATS = dict(contiguous_format=0, preserve_format=1, channels_last=2, channels_last_3d=3)
-_CPU = 0
 _ANY_CPU = 0xFFFFFFFF
 """Device word: type 0 (CPU) above, index -1 below."""
 
@@ -41,8 +40,8 @@ def blob(frame: Frame, buffer: Buffer) -> Value:
         frame.numbers(buffer.strides),
         f.const(0, I64),
         f.const(SCALAR_TYPES[buffer.dtype], I32),
-        f.const(_CPU, I32),
-        f.const(0, I32),
+        f.const(frame.tensors.kind, I32),
+        f.const(frame.tensors.index, I32),
         made,
     )
     return f.load(made, PTR)
@@ -54,8 +53,8 @@ def empty(frame: Frame, buffer: Buffer) -> Value:
     made = f.slot(PTR, align=8)
     rank, sizes, strides = f.const(len(buffer.shape), I64), frame.numbers(buffer.shape), frame.numbers(buffer.strides)
     dtype = f.const(SCALAR_TYPES[buffer.dtype], I32)
-    cpu, index = f.const(_CPU, I32), f.const(0, I32)
-    f.call("aoti_torch_empty_strided", I32, rank, sizes, strides, dtype, cpu, index, made)
+    kind, index = f.const(frame.tensors.kind, I32), f.const(frame.tensors.index, I32)
+    f.call("aoti_torch_empty_strided", I32, rank, sizes, strides, dtype, kind, index, made)
     return f.load(made, PTR)
 
 
@@ -207,7 +206,7 @@ def keep(frame: Frame, settled: Value, wanted: Buffer) -> None:
         assert isinstance(wanted.place.at, int)
         f.store(settled, frame.handle_slot(wanted.place.at))
         return
-    if wanted.is_contiguous:
+    if wanted.is_contiguous and frame.tensors == HOST:
         copy_bytes(frame, frame.data_of(settled), frame.address(wanted), frame.size(wanted.bytes))
     else:
         target = blob(frame, wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from isthmus import ir
 from isthmus.codegen.cpu.sizes import SizeValues
@@ -12,10 +13,27 @@ from isthmus.dialects.program import Buffer, Program
 from isthmus.sizes import Dim
 
 
+@dataclass(frozen=True)
+class Tensors:
+    """Where a program's tensors are, as torch's C interface counts: 0 the CPU, 1 a GPU, and its index."""
+
+    kind: int = 0
+    index: int = 0
+
+    @property
+    def name(self) -> str:
+        """What the interface's functions for such tensors are called after."""
+        return ("cpu", "cuda")[self.kind]
+
+
+HOST = Tensors()
+
+
 class Frame:
     """`@run` under construction. `exit` is the block that every path ends in."""
 
-    def __init__(self, module: Module, program: Program) -> None:
+    def __init__(self, module: Module, program: Program, tensors: Tensors = HOST) -> None:
+        self.tensors = tensors
         names = ("arguments", "outputs", "temporary", "saved", "sizes", "handles")
         self.module = module
         self.program = program
@@ -59,6 +77,15 @@ class Frame:
     def error_word(self) -> Value:
         """Where the error word of a failed kernel goes."""
         return self.f.address(self._arrays["handles"], self.program.handles + 1, "i64")
+
+    def extra(self, number: int) -> Value:
+        """A word behind the error word: what a device's program is told beside."""
+        at = self.program.handles + 2 + number
+        return self.f.load(self.f.address(self._arrays["handles"], at, "i64"), I64)
+
+    def argument(self, number: int) -> Value:
+        """The address of an argument."""
+        return self._pointer("argument", number)
 
     def address(self, buffer: Buffer) -> Value:
         """The address of a buffer's first element."""
@@ -110,8 +137,14 @@ class Frame:
     @contextmanager
     def failing(self, condition: Value, step: int) -> Generator[None]:
         """Where `condition` holds: run the body, then leave `@run` with the status of a step."""
+        with self.leaving(condition, step + 1):
+            yield
+
+    @contextmanager
+    def leaving(self, condition: Value, status: int) -> Generator[None]:
+        """Where `condition` holds: run the body, then leave `@run` with a status."""
         with self.f.when(condition):
             yield
-            self.f.store(self.f.const(step + 1, I32), self.status)
+            self.f.store(self.f.const(status, I32), self.status)
             self.f.line("br label %exit")
             self.f.start(self.f.label("unreachable"))

@@ -28,8 +28,6 @@ PROGRAM_NUMBER = "isthmus_program_number"
 
 _SMALL = 1 << 18
 """Bytes that a program may touch while it holds the GIL (about 50 us)."""
-_ARENAS = 2
-"""Arguments before those of the program."""
 
 
 def has_call(program: Program) -> bool:
@@ -41,10 +39,17 @@ def has_call(program: Program) -> bool:
 
 def emit_call(module: Module, program: Program, facts: NativeFacts) -> None:
     """Write `@call` into the module of `@run`."""
-    _Call(module, program, facts).emit()
+    Call(module, program, facts).emit()
 
 
-class _Call:
+class Call:
+    """`@call` under construction."""
+
+    leading = 2
+    """Arguments before those of the program: the arenas."""
+    constants: tuple[str, ...] = ()
+    """Words that the runtime fills in once, beside the program's number."""
+
     def __init__(self, module: Module, program: Program, facts: NativeFacts) -> None:
         self._module, self._program, self._facts = module, program, facts
         self._f = Function(module, "call", [("self", PTR), ("arguments", PTR), ("count", I64)], result=PTR)
@@ -53,14 +58,15 @@ class _Call:
         self._reads_arena = any(a.saved is not None for a in program.arguments)
         self._passed = {k: n for n, k in enumerate(k for k, a in enumerate(program.arguments) if a.saved is None)}
         self._tables = 0
-        module.global_text(f"@{PROGRAM_NUMBER} = global i64 0")
+        for name in (PROGRAM_NUMBER, *self.constants):
+            module.global_text(f"@{name} = global i64 0")
 
     def emit(self) -> None:
         """Write the function."""
         f, program = self._f, self._program
         extra = program.extra_sizes if self._reads_arena else ()
-        self._require(f.compare("eq", f.arguments[2], _ARENAS + len(self._passed) + len(extra)))
-        objects = f.address(f.arguments[1], _ARENAS, "ptr")
+        self._require(f.compare("eq", f.arguments[2], self.leading + len(self._passed) + len(extra)))
+        objects = f.address(f.arguments[1], self.leading, "ptr")
         self._read_sizes(objects)
         pointers = f.slot(PTR, max(1, len(program.arguments)), align=8)
         expected = self._table(self._expected())
@@ -197,7 +203,11 @@ class _Call:
         f = self._f
         number = f.load(Value(f, f"@{PROGRAM_NUMBER}", PTR), I64)
         zero = f.const(0, I64)
-        return self._words([*[zero] * self._program.handles, number, zero])
+        return self._words([*[zero] * self._program.handles, number, zero, *self._more_words()])
+
+    def _more_words(self) -> list[Value]:
+        """What else `@run` is told."""
+        return []
 
     def _words(self, values: Sequence[Value]) -> Value:
         f = self._f
@@ -208,12 +218,15 @@ class _Call:
 
     @contextmanager
     def _without_gil(self) -> Generator[None]:
-        if not _is_long(self._program):
+        if not self._is_long():
             yield
             return
         state = self._f.call("PyEval_SaveThread", PTR)
         yield
         self._f.call_void("PyEval_RestoreThread", state)
+
+    def _is_long(self) -> bool:
+        return _is_long(self._program)
 
 
 def _is_long(program: Program) -> bool:

@@ -69,20 +69,20 @@ def emit_run(module: Module, program: Program, facts: NativeFacts) -> None:
     f = frame.f
     calls = any(c.route != "gemm" for c in program.library_calls)
     guard = exclude_keys(f, facts) if calls else None
-    _Steps(frame).emit(program.steps)
+    Steps(frame).emit(program.steps)
     f.line("br label %exit")
     f.start("exit")
     include_keys(f, guard)
     f.finish(f.load(frame.status, I32))
 
 
-class _Steps:
+class Steps:
     """Writes the steps of a program one after the other, each with its number."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame, self._f, self._program = frame, frame.f, frame.program
         self._given = {r.place.at for r in frame.program.results if r.place.kind == "handle"}
-        self._words = self._f.slot(I64, max(1, _room(frame.program.steps)), align=64)
+        self._words: Value | None = None
         self._number = 0
         self._regions = 0
 
@@ -93,10 +93,7 @@ class _Steps:
         while at < len(steps):
             run = _kernels_from(steps, at)
             if run:
-                name = f"region_{self._regions}"
-                numbered = list(enumerate(run, self._number))
-                emit_kernels(self._frame, self._words, numbered, name)
-                self._regions += 1
+                self._kernels(self._number, run)
                 self._number += len(run)
                 at += len(run)
             else:
@@ -104,6 +101,13 @@ class _Steps:
                 self._single(number, steps[at])
                 at += 1
             self._let_go(last_use, at - 1)
+
+    def _kernels(self, first: int, run: Sequence[KernelCall]) -> None:
+        """Write a run of kernels, of which the first has this number."""
+        if self._words is None:
+            self._words = self._f.slot(I64, max(1, _room(self._program.steps)), align=64)
+        emit_kernels(self._frame, self._words, list(enumerate(run, first)), f"region_{self._regions}")
+        self._regions += 1
 
     def _single(self, number: int, step: Step) -> None:
         if isinstance(step, Copy):
@@ -189,8 +193,12 @@ class _Steps:
         for handle, wanted in zip(handles, call.results, strict=True):
             settled = settle(self._frame, handle, wanted, call.operands)
             with self._frame.failing(self._f.compare("eq", settled, self._null), number):
-                self._python_call(number, call, failed=True)
+                self._refused(number, call)
             keep(self._frame, settled, wanted)
+
+    def _refused(self, number: int, call: LibraryCall) -> None:
+        """A result is not what the program was compiled for: the runtime says so."""
+        self._python_call(number, call, failed=True)
 
     def _python(self, number: int, call: LibraryCall) -> None:
         """Let the runtime make the call; it writes results into memory, or gives new tensors."""

@@ -34,6 +34,7 @@ ARTIFACTS: dict[str, str] = {
     "guards": "what compiled code was specialised on",
     "recompiles": "why a program was compiled again",
     "fallbacks": "operators that run as library calls because no rule exists",
+    "cuda_graphs": "captures of CUDA graphs and the memory they hold; what runs without one, and why",
     "times": "milliseconds per stage",
 }
 """Artifact -> what it is; `ISTHMUS_LOGS=graph,joint` selects, `ISTHMUS_LOGS=?` lists, `all` gives everything."""

@@ -193,7 +193,9 @@ class Lowering:
         known = there.program if there is not None else None
         made = make_on_device(func, self.device, self.record, forward=known, use_cache=self.options.cache)
         self.fallbacks[func.sym_name.data] = made.fallbacks
-        return GraphedProgram(made) if self.options.cuda_graphs else made
+        if not self.options.cuda_graphs:
+            return made
+        return GraphedProgram(made, lambda text: log("cuda_graphs", text, self.record.graph))
 
     def _inference_node(self, prim: ModuleOp) -> TapeNode:
         function = ir.function(prim, "main")

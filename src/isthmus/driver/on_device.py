@@ -12,9 +12,12 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Region
 
 from isthmus.codegen import nvptx
+from isthmus.codegen.cpu.frame import Tensors
 from isthmus.codegen.cpu.read_program import kernels_of, read_program
+from isthmus.codegen.nvptx import host_program
 from isthmus.diagnostics import CompileError, UnsupportedError
 from isthmus.dialects import kernel
+from isthmus.dialects.native_facts import NativeFacts
 from isthmus.dialects.program import Program
 from isthmus.driver.artifacts import Record, log
 from isthmus.runtime import library
@@ -22,6 +25,7 @@ from isthmus.runtime.cuda_driver import Driver, driver
 from isthmus.runtime.cuda_kernels import Generate, Generated, KernelLoader, LaunchFacts, Loaded
 from isthmus.runtime.cuda_launch import Launcher
 from isthmus.runtime.device_attention import register
+from isthmus.runtime.device_native import NativeCall, native_call
 from isthmus.runtime.device_program import DeviceProgram
 from isthmus.runtime.device_steps import Kernel
 from isthmus.runtime.interpret import load_tables
@@ -54,18 +58,43 @@ def make_on_device(
         _kernel(op, step.symbol, loader, generators, loaded) for op, step in zip(ops, program.kernel_calls, strict=True)
     ]
     made = DeviceProgram(program, kernels, device)
+    if made.native and (native := native_of(program, kernels, loader, made, use_cache=use_cache)) is not None:
+        made.use(native)
     record.stage("compile", "asm", lambda: _ptx(func, loader.arch))
     log("fallbacks", lambda: "\n".join(f"{name}: {why}" for name, why in made.fallbacks) or "none", record.graph)
     return made
 
 
+def native_of(
+    program: Program, kernels: Sequence[Kernel], loader: KernelLoader, made: DeviceProgram, *, use_cache: bool = True
+) -> NativeCall | None:
+    """The program as machine code of the host, where it has such a form."""
+    steps = zip(program.kernel_calls, kernels, strict=True)
+    launchers = {s.symbol: k.launch for s, k in steps if isinstance(k.launch, Launcher)}
+    facts = {name: launcher.facts for name, launcher in launchers.items()}
+    if refusal := host_program.refusal(program, facts):
+        log("fallbacks", f"@{program.name} is launched by Python: {refusal}")
+        return None
+    code = {name: launcher.aligned for name, launcher in launchers.items()}
+    for name in host_program.anywhere(program, facts):
+        code[f"{name}{host_program.ANYWHERE}"] = launchers[name].unaligned()
+
+    def text(native: NativeFacts) -> str:
+        tensors = Tensors(int(made.device.type == "cuda"), made.device.index or 0)
+        processors = loader.processors if any(f.resident for f in facts.values()) else 1
+        return host_program.host_program_text(program, native, facts, tensors, processors=processors)
+
+    return native_call(program, text, code, loader.driver, made.errors, made.device, use_cache=use_cache)
+
+
 def _generator(op: kernel.LoopNest) -> Generate:
     def generate(arch: str, aligned: bool) -> Generated:
-        if not isinstance(op, kernel.FusedOp) or op.threads is None:
+        if (op.threads if isinstance(op, kernel.FusedOp) else op.tile) is None:
             raise UnsupportedError("has no schedule for a GPU", op=op.name)
         module = nvptx.emit([op], arch, aligned=aligned)
         (made,) = module.kernels.values()
-        facts = LaunchFacts(made.entry, made.block, made.grid, made.shared_bytes, made.alignment, made.symbols)
+        launch = (made.entry, made.block, made.grid, made.shared_bytes, made.alignment, made.symbols)
+        facts = LaunchFacts(*launch, maps=made.maps, resident=made.resident)
         return Generated(module.ptx, facts)
 
     return generate
@@ -107,9 +136,8 @@ class _Interpreted:
 
 
 def _text(func: FuncOp, arch: str) -> str:
-    scheduled = [op for op in kernels_of(func).values() if isinstance(op, kernel.FusedOp) and op.threads is not None]
     texts: list[str] = []
-    for op in scheduled:
+    for op in kernels_of(func).values():
         try:
             texts.append(nvptx.llvm_text([op], arch)[0])
         except CompileError as error:

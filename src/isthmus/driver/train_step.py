@@ -36,15 +36,16 @@ def train_step(
     `optimizer.step()` would. `micro_batches=n` cuts every tensor of the batch in n along dimension 0, one after the
     other, and averages losses and gradients; other tensors that are returned are joined along dimension 0, numbers
     averaged. `.grad` is neither read nor written. Numbers in `optimizer.param_groups` are read at every step: a
-    schedule compiles nothing. `dynamic`, `mode`, `options`: as for `isthmus.compile`.
+    schedule compiles nothing. `dynamic`, `mode`, `options`: as for `isthmus.compile`; on a GPU the step is replayed as
+    a CUDA graph unless a mode without graphs ("default") or `options={"cuda_graphs": False}` is asked for.
 
     Raises ValueError on bad arguments, UnsupportedError for optimizers without a compiled update (there are SGD, Adam,
     AdamW) and for hooks that a compiled step would skip.
     """
     if micro_batches < 1:
         raise ValueError(f"micro_batches={micro_batches} must be at least 1")
-    chosen = Options(dynamic=dynamic).with_settings(mode, options)
-    return TrainStep(model, loss_fn, optimizer, Session(chosen), max_norm, clip_value, micro_batches)
+    chosen = Options(dynamic=dynamic, cuda_graphs=mode is None).with_settings(mode, options)
+    return TrainStep(model, loss_fn, optimizer, Session(chosen, warm=True), max_norm, clip_value, micro_batches)
 
 
 class TrainStep:

@@ -6,7 +6,7 @@ It sees what the driver sees: addresses of parameters. Its "device memory" is th
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,6 +18,7 @@ from isthmus.codegen.cpu.kernel import emit_kernel
 from isthmus.codegen.cpu.read_program import kernels_of, read_program
 from isthmus.codegen.llvm_text import Module
 from isthmus.dialects import kernel, new_context
+from isthmus.driver.on_device import native_of
 from isthmus.runtime import cpu, library
 from isthmus.runtime.cuda_kernels import Generate, Generated, KernelLoader, LaunchFacts, Loaded
 from isthmus.runtime.cuda_launch import Launcher
@@ -39,6 +40,14 @@ class FakeDriver:
     linked: list[str] = field(default_factory=list[str])
     unloaded: list[object] = field(default_factory=list[object])
     linker: str = "fake 1"
+    native: bool = False
+    """Whether programs are launched by machine code where they can be."""
+    handles: list[str] = field(default_factory=list[str])
+    natively: int = 0
+    """How many launches machine code has made."""
+    refuses: int = 0
+    """The status of every launch that machine code asks for."""
+    _callbacks: list[object] = field(default_factory=list[object])
 
     def arch(self, device: int) -> str:
         return "sm_90"
@@ -53,7 +62,7 @@ class FakeDriver:
     def unload(self, module: object, device: int) -> None:
         self.unloaded.append(module)
 
-    def function(self, module: object, name: str, shared_bytes: int) -> object:
+    def function(self, module: object, name: str, shared_bytes: int, device: int) -> object:
         assert isinstance(module, str) and module.split()[0] == name
         return module
 
@@ -71,6 +80,48 @@ class FakeDriver:
         target = cpu.host_target()
         code = cpu.load([cpu.compile_text(self.texts[name], target)])
         _KERNEL(code[name])(ctypes.addressof(addresses), ctypes.addressof(sizes), 0, grid)
+
+    def address(self, function: object) -> int:
+        assert isinstance(function, str)
+        self.handles.append(function)
+        return len(self.handles)
+
+    def entry_points(self) -> dict[str, int]:
+        def launch(f: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int, stream: int, at: int,
+                   extra: int) -> int:  # fmt: skip
+            assert (gy, gz, bx, by, bz) == (1, 1, 1, 1, 1) and not extra
+            self.natively += 1
+            if not self.refuses:
+                self.launch(self.handles[f - 1], gx, bx, shared, stream or 0, at)
+            return self.refuses
+
+        def copy(target: int, source: int, count: int, stream: int) -> int:
+            if target != source:
+                ctypes.memmove(target, source, count)
+            return 0
+
+        def record(event: int, stream: int) -> int:
+            return 0
+
+        p, i = ctypes.c_void_p, ctypes.c_uint32
+        found = {
+            "cuLaunchKernel": ctypes.CFUNCTYPE(i, p, i, i, i, i, i, i, i, p, p, p)(launch),
+            "cuMemcpyDtoHAsync_v2": ctypes.CFUNCTYPE(i, p, p, ctypes.c_size_t, p)(copy),
+            "cuEventRecord": ctypes.CFUNCTYPE(i, p, p)(record),
+        }
+        self._callbacks.extend(found.values())
+        return {name: ctypes.cast(f, p).value or 0 for name, f in found.items()}
+
+    def processors(self, device: int) -> int:
+        return 1
+
+    def tensor_map(
+        self, dtype: str, address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]
+    ) -> bytes:
+        raise NotImplementedError("the CPU's code takes no tensor maps")
+
+    def error(self, status: int, doing: str) -> Exception:
+        return RuntimeError(f"{doing}: {status}")
 
 
 def generators(func: FuncOp, driver: FakeDriver) -> dict[str, Generate]:
@@ -115,4 +166,7 @@ def on_fake_device(
         made = loaded[step.symbol]
         assert isinstance(made, Loaded)
         kernels.append(Kernel(Launcher(loader, step.symbol, makers[step.symbol], made)))
-    return DeviceProgram(program, kernels, torch.device("cpu"))
+    found = DeviceProgram(program, kernels, torch.device("cpu"))
+    if driver.native and (native := native_of(program, kernels, loader, found, use_cache=use_cache)) is not None:
+        found.use(native)
+    return found

@@ -14,20 +14,33 @@ from tests.unit.runtime.fake_cuda import FakeDriver, on_fake_device
 from tests.unit.runtime.test_call import CHAIN, GATHER, PAIR, SYMBOLIC, WHILE, chain, inputs
 
 
-@pytest.fixture
-def driver() -> FakeDriver:
-    return FakeDriver()
+@pytest.fixture(params=[False, True], ids=["python", "native"])
+def driver(request: pytest.FixtureRequest) -> FakeDriver:
+    return FakeDriver(native=request.param)
 
 
 def test_launches_in_order_on_fresh_results(driver: FakeDriver) -> None:
     program, x = on_fake_device(CHAIN, driver), inputs()
-    first, second = program(x), program(x)
+    first, second = program([*x]), program([*x])
     torch.testing.assert_close(first, chain(*x))
     torch.testing.assert_close(second, first)
     assert len({t.untyped_storage().data_ptr() for t in [*x, *first, *second]}) == 7
     assert program.native and program.fresh and not program.fallbacks
     names = [name for name, _ in driver.launched]
     assert len(names) == 4 and names[:2] == names[2:]
+    assert driver.natively == (4 if driver.native else 0)
+
+
+def test_a_launch_that_the_driver_refuses_is_an_error(driver: FakeDriver) -> None:
+    if not driver.native:
+        pytest.skip("the driver itself raises")
+    program = on_fake_device(CHAIN, driver)
+    driver.refuses = 700
+    with pytest.raises(RuntimeError, match=r"launching kernel_.*: 700"):
+        program([*inputs()])
+    driver.refuses = 201  # no context on this thread: Python makes it current
+    torch.testing.assert_close(program([*inputs()]), chain(*inputs()))
+    assert driver.natively == 2 and len(driver.launched) == 2
 
 
 def test_arguments_that_do_not_fit_are_refused_by_name(driver: FakeDriver) -> None:
@@ -157,7 +170,7 @@ def test_linked_code_is_kept_and_modules_go_with_the_program(
     cache.current().forget_memory()
     third = on_fake_device(CHAIN, driver, use_cache=True)
     assert len(driver.linked) == 2 and len(driver.unloaded) == 2  # from the disk; the old modules are unloaded
-    torch.testing.assert_close(third(inputs()), chain(*inputs()))
+    torch.testing.assert_close(third([*inputs()]), chain(*inputs()))
     driver.linker = "fake 2"
     on_fake_device(SYMBOLIC, driver, use_cache=True)
     assert len(driver.linked) == 4
