@@ -34,9 +34,10 @@ def cpu_kernels(contractions: str = "library") -> tuple[str, ...]:
     return tuple(f"fuse{{contractions={contractions}}}" if text == FUSE else text for text in KERNELS)
 
 
-def gpu_kernels() -> tuple[str, ...]:
+def gpu_kernels(contractions: str = "library") -> tuple[str, ...]:
     """Give the passes from primitives to planned kernels for a GPU: its own schedule and libraries."""
-    own = {"select-library": "select-library{device=cuda}", FUSE: "fuse{target=gpu}", "schedule": "schedule-gpu"}
+    fuse = f"fuse{{target=gpu contractions={contractions}}}"
+    own = {"select-library": "select-library{device=cuda}", FUSE: fuse, "schedule": "schedule-gpu"}
     return tuple(own.get(text, text) for text in KERNELS)
 
 

@@ -25,6 +25,7 @@ from isthmus.dialects.prim.base import ints
 from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index
+from isthmus.passes.fusion.ability import Ability
 from isthmus.passes.fusion.align import align
 from isthmus.passes.fusion.clusters import Cluster, build
 from isthmus.passes.fusion.draft import Draft
@@ -76,10 +77,10 @@ class Contraction(Cluster):
     inner: tuple[Dim, ...]
 
 
-def is_contraction(node: Node, least: int = 0) -> bool:
+def is_contraction(node: Node, ability: Ability, least: int = 0) -> bool:
     """Whether a library call is a product that a kernel of ours can make too, of so many multiplications."""
     op = node.op
-    if not isinstance(op, prim.DotOp) or ir.dtype_of(op.y) not in ("f32", "f64"):
+    if not isinstance(op, prim.DotOp) or ir.dtype_of(op.y) not in ability.dtypes:
         return False
     a, b = ir.shape_of(op.a), ir.shape_of(op.b)
     batch, contract = ints(op.batch_a.data), ints(op.contract_a.data)
@@ -91,7 +92,7 @@ def is_contraction(node: Node, least: int = 0) -> bool:
     return cost.flops(op) >= 2 * least
 
 
-def plain(node: Node, stored: Callable[[Value], bool], strides: Strides) -> Contraction:
+def plain(node: Node, stored: Callable[[Value], bool], strides: Strides, ability: Ability) -> Contraction:
     """Give the kernel of a product alone; Refused where there is none."""
     sizes: list[Dim] = []
     index: list[Expr] = []
@@ -99,11 +100,16 @@ def plain(node: Node, stored: Callable[[Value], bool], strides: Strides) -> Cont
         index.append(constant(0) if size == 1 else dim(len(sizes)))
         if size != 1:
             sizes.append(size)
-    return contraction(node, tuple(sizes), {node: tuple(index)}, stored, strides)
+    return contraction(node, tuple(sizes), {node: tuple(index)}, stored, strides, ability)
 
 
 def contraction(
-    node: Node, sizes: tuple[Dim, ...], frames: Mapping[Node, Index], stored: Callable[[Value], bool], strides: Strides
+    node: Node,
+    sizes: tuple[Dim, ...],
+    frames: Mapping[Node, Index],
+    stored: Callable[[Value], bool],
+    strides: Strides,
+    ability: Ability,
 ) -> Contraction:
     """Try a product and what is computed from it, over the space of its result; Refused where that is no kernel."""
     if frozenset[int]().union(*(e.dims() for e in frames[node])) != frozenset(range(len(sizes))):
@@ -120,6 +126,7 @@ def contraction(
         raise Refused("a contraction scatters nothing")
     classes = classes_of(node, frames[node], len(inner))
     _require_one_store(draft, classes, frames)
+    ability.require(draft, classes, strides)
     Panels(draft, classes, strides)
     everything = mask(frozenset(classes))  # panels are packed: no walk is narrow
     parallel = mask(frozenset(d for d, c in classes.items() if c != "k"))
@@ -165,24 +172,27 @@ def classes_of(node: Node, index: Index, inner: int) -> dict[int, str]:
 # ---- which products become kernels
 
 
-def take_contractions(merger: Merger, fixed: frozenset[Value], least: int = 0) -> None:
+def take_contractions(merger: Merger, fixed: frozenset[Value], least: int = 0, target: str = "cpu") -> None:
     """Turn library calls into kernels where their factors or their product need not go through memory.
 
     `fixed`: the buffers that the caller or other library calls read. `least`: products of fewer multiplications stay.
     """
-    trial = _Contractions(merger, fixed, least)
-    for value in trial.factors():
-        trial.take_prologue(value)
+    trial = _Contractions(merger, fixed, least, Ability.of(target))
+    if trial.ability.prologues:
+        for value in trial.factors():
+            trial.take_prologue(value)
     for node in list(trial.nodes):
         trial.take_epilogue(node)
+        if trial.ability.alone:
+            trial.take_alone(node)
 
 
 class _Contractions:
     """The products of a program, as kernels where they have become some."""
 
-    def __init__(self, merger: Merger, fixed: frozenset[Value], least: int) -> None:
-        self.merger, self.fixed = merger, fixed
-        self.nodes = [n for n in merger.externs if is_contraction(n, least)]
+    def __init__(self, merger: Merger, fixed: frozenset[Value], least: int, ability: Ability) -> None:
+        self.merger, self.fixed, self.ability = merger, fixed, ability
+        self.nodes = [n for n in merger.externs if is_contraction(n, ability, least)]
         self.own: dict[Node, Contraction] = {}
 
     def factors(self) -> list[Value]:
@@ -239,9 +249,9 @@ class _Contractions:
         strides = self.merger.strides
         with _Anchored(node):
             if before is None:
-                return plain(node, lambda v: True, strides)
+                return plain(node, lambda v: True, strides, self.ability)
             written = set(before.writes)
-            return contraction(node, before.sizes, before.frames, lambda v: v in written, strides)
+            return contraction(node, before.sizes, before.frames, lambda v: v in written, strides, self.ability)
 
     def _other_factors(self, new: list[Cluster], readers: Iterable[Cluster | Node]) -> float:
         """What calls that become kernels moved already: their other factors and their results."""
@@ -273,6 +283,16 @@ class _Contractions:
             return
         self._exchange([reader] if own is None else [reader, own], [merged])
 
+    def take_alone(self, node: Node) -> None:
+        """Let a kernel make a product with nothing around it."""
+        if node in self.own:
+            return
+        try:
+            made = self._rebuilt(node)
+        except Refused:
+            return
+        self._exchange([], [made])
+
     def _with_epilogue(self, base: Contraction, reader: Cluster) -> Contraction:
         allowed = (Kind.INLINE, Kind.PARTIAL)
         if any(n.kind not in allowed for n in reader.frames):
@@ -285,7 +305,8 @@ class _Contractions:
         sizes, frames = align((base.sizes, dict(base.frames)), (reader.sizes, dict(reader.frames)), touched)
         with _Anchored(base.dot):
             units = (base, base.dot, reader)
-            return contraction(base.dot, sizes, frames, lambda v: self.merger.is_read(v, units), self.merger.strides)
+            stored = lambda v: self.merger.is_read(v, units)  # noqa: E731
+            return contraction(base.dot, sizes, frames, stored, self.merger.strides, self.ability)
 
     def _exchange(self, old: list[Cluster], new: list[Cluster]) -> None:
         for cluster in new:

@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 import simulate_grid
-from simulate_arithmetic import SimulationError
+from simulate_grid import SimulationError
 from simulate_text import Instruction, Kind
 
 LANES = np.arange(32)

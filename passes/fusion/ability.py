@@ -1,0 +1,89 @@
+"""What contractions of a kind of machine can do: which products, what may be computed on the way in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import TYPE_CHECKING, cast
+
+from isthmus.dialects.kernel import constant
+from isthmus.passes.analysis.access import Index
+from isthmus.passes.fusion.graph import Value
+from isthmus.passes.fusion.instructions import Instr, Refused
+from isthmus.sizes import Dim
+
+if TYPE_CHECKING:
+    from isthmus.passes.fusion.draft import Draft
+    from isthmus.passes.fusion.emit import Strides
+
+PIECE = 8
+"""Elements of 16 bits that are copied at once: rows of factors begin at multiples of so many."""
+
+
+@dataclass(frozen=True)
+class Ability:
+    """What a contraction can do."""
+
+    dtypes: tuple[str, ...]
+    """Those of the product."""
+    prologues: bool
+    """Whether factors may be computed; else they are read as they lie, in whole pieces of 16 bytes."""
+    alone: bool
+    """Whether a product with nothing around it is worth a kernel."""
+    rows_per_sum: int | None = None
+    """Rows whose sums make a partial result, where that is fixed; sums are then in f32."""
+
+    @staticmethod
+    def of(target: str) -> Ability:
+        """Give that of a `cpu` or a `gpu`, whose tensor cores multiply and whose tiles have 128 rows."""
+        if target == "gpu":
+            return Ability(("bf16", "f16"), prologues=False, alone=True, rows_per_sum=128)
+        return Ability(("f32", "f64"), prologues=True, alone=False)
+
+    def require(self, draft: Draft, classes: Mapping[int, str], strides: Strides) -> None:
+        """Refused where a draft does more; `classes`: batch, m, n or k by dim."""
+        if not self.prologues:
+            (dot,) = (i for i in draft.instrs if i.kind == "dot")
+            for factor in dot.args:
+                _require_pieces(factor, strides)
+        if self.rows_per_sum is not None:
+            self._require_parts(draft, classes)
+
+    def _require_parts(self, draft: Draft, classes: Mapping[int, str]) -> None:
+        sizes = draft.sizes
+        rows, batch = ([sizes[d] for d, c in classes.items() if c == class_] for class_ in ("m", "batch"))
+        for sink in draft.sinks:
+            if sink.kind != "accumulate":
+                continue
+            leading = sink.value.shape[0]
+            known = all(isinstance(s, int) for s in (*rows, *batch, leading))
+            assert self.rows_per_sum is not None
+            if not known or sink.value.dtype != "f32":
+                raise Refused("its rows are summed in an unknown number of parts, or not in f32")
+            parts = -(-prod(cast("list[int]", rows)) // self.rows_per_sum) * prod(cast("list[int]", batch))
+            if parts > cast(int, leading):
+                raise Refused("its rows are summed in fewer parts than it has tiles")
+
+
+def _require_pieces(factor: Instr, strides: Strides) -> None:
+    """A factor is read as it lies: neighbours along one dim, everything else at multiples of 16 bytes."""
+    if factor.kind != "load":
+        raise Refused("a factor is computed")
+    value, index, guarded = cast("tuple[Value, Index, bool]", factor.data)
+    position = constant(0)
+    for expr, stride in zip(index, strides(value), strict=True):
+        position = position + expr * stride
+    if guarded or not position.is_affine() or position.values():
+        raise Refused("a factor is no plain matrix")
+    steps = [c for _, c in position.terms]
+    near = [c for c in steps if c == 1]
+    if len(near) != 1 or any(_factor(c) % PIECE for c in (*steps, position.constant) if c != 1):
+        raise Refused("rows of a factor begin at no multiples of 16 bytes")
+
+
+def _factor(dim: Dim) -> int:
+    """The largest number that is known to divide a size."""
+    if isinstance(dim, int):
+        return abs(dim)
+    return gcd(*(coefficient for _, coefficient in dim.terms))
