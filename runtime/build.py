@@ -7,7 +7,7 @@ import pickle
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -18,9 +18,13 @@ from isthmus.dialects.target import Target
 from isthmus.runtime import cache, cpu
 from isthmus.runtime.call import NativeProgram, external_symbols
 from isthmus.runtime.cpu import Loaded
+from isthmus.runtime.elf import symbols_of
 from isthmus.runtime.stored import dump, restore
 
 MakeText = Callable[[], str]
+
+SHARED = "contract_"
+"""What the names of functions that kernels share begin with; whoever makes a kernel makes these too."""
 
 _kernels: weakref.WeakValueDictionary[tuple[str, str], Loaded] = weakref.WeakValueDictionary()
 """(target, name) -> where a kernel is loaded; kept alive by the programs that call it."""
@@ -84,15 +88,38 @@ def stored(key: str, target: Target) -> tuple[NativeProgram, object] | None:
 
 
 def load_kernels(kernels: Mapping[str, MakeText], target: Target, *, threads: int = 1) -> dict[str, Loaded]:
-    """Give where each kernel is loaded, by name; those that are not yet are compiled and loaded together."""
+    """Give where each kernel is loaded, by name; those that are not yet are compiled and loaded together.
+
+    KeyError where what a kept kernel calls is no longer kept.
+    """
     with _loading:
         found = {name: there for name in kernels if (there := _kernels.get((target.key, name))) is not None}
         missing = {name: make for name, make in kernels.items() if name not in found}
         if missing:
-            there = cpu.load(_objects(missing, target, threads))
+            objects = _objects(missing, target, threads)
+            shared: dict[str, Loaded] = {}
+            for name in _shared_by(objects) - missing.keys():
+                there = _kernels.get((target.key, name))
+                if there is None:
+                    there = _kernels[target.key, name] = cpu.load([_kept(name, target)])
+                shared[name] = there
+            addresses = {name: there[name] for name, there in shared.items()}
+            there = cpu.load(objects, addresses, needs=tuple(set(shared.values())))
             for name in missing:
                 found[name] = _kernels[target.key, name] = there
         return found
+
+
+def _shared_by(objects: Iterable[bytes]) -> set[str]:
+    """The functions of other kernels' objects that these call."""
+    return {name for data in objects for name in symbols_of(data).undefined if name.startswith(SHARED)}
+
+
+def _kept(name: str, target: Target) -> bytes:
+    data = cache.current().get(cache.digest("kernel", name, *versions(target)))
+    if data is None:
+        raise KeyError(f"'{name}' is no longer kept")
+    return data
 
 
 def _objects(kernels: Mapping[str, MakeText], target: Target, threads: int) -> list[bytes]:

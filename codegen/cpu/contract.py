@@ -1,8 +1,10 @@
 """A contraction of our own as a function: blocks are packed while the prologue is applied, tiles stay in registers.
 
-A partition is a block of the result. It walks k in steps of KC: the columns of B are packed (KC x NR panels), then MC
-rows of A at a time (KC x MR panels), and each pair of panels is multiplied in registers. What each panel holds is
-computed by the prologue where it is packed; the last step of k hands finished tiles to the epilogue.
+A partition is a block of the result; those that differ in rows alone and are run by one call are walked as one. The
+walk takes k in steps of KC: the columns of B are packed (KC x NR panels), then MC rows of A at a time (KC x MR
+panels), and a block of sums is made of both (`contract_tile`). A factor that nothing is computed on is packed by a
+shared function (`contract_panels`), any other by one that applies the prologue; after the last step of k whole rows of
+sums go to the epilogue, unless the sums are all there is to write.
 
 Every element of the result is the same sum whoever computes it: chains of fused multiply-adds over KC steps of k, the
 chains added in order.
@@ -10,13 +12,15 @@ chains added in order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from isthmus import ir
-from isthmus.codegen.cpu.contract_tile import emit_tile
-from isthmus.codegen.cpu.pack import Finish, Pack
+from isthmus.codegen.cpu.contract_panels import emit_panels, panels_name
+from isthmus.codegen.cpu.contract_tile import Tile, block_name, emit_block
+from isthmus.codegen.cpu.pack import Factor, Finish, Pack, factor_of
 from isthmus.codegen.cpu.sizes import SizeValues
 from isthmus.codegen.dtypes import MEMORY
 from isthmus.codegen.llvm_text import I64, PTR, Function, Module, Type, Value
@@ -57,46 +61,73 @@ class Blocking:
             raise UnsupportedError("has blocks that are no whole tiles", op=kernel.name)
         return Blocking(*tile, *block, cast("tuple[Dim, Dim, Dim]", kernel.grid.data))
 
+    def tile(self, kernel: k.ContractOp, target: Target) -> Tile:
+        """Give the tile; UnsupportedError for dtypes without tiles."""
+        dtype = ir.dtype_of(kernel.dot.y)
+        if dtype not in ("f32", "f64"):
+            place = ir.source_location(kernel)
+            raise UnsupportedError(f"has no CPU code for {dtype}", op=kernel.dot.name, location=place)
+        return Tile(MEMORY[dtype], self.mr, self.nv, self.lanes, target.has("fma"))
+
+
+def shared_by(kernel: k.ContractOp, target: Target) -> dict[str, Callable[[Module], None]]:
+    """Give the functions that a contraction calls and other contractions too: name -> what writes it into a module."""
+    blocking = Blocking.of(kernel)
+    tile = blocking.tile(kernel, target)
+    found: dict[str, Callable[[Module], None]] = {block_name(tile): partial(emit_block, tile=tile)}
+    m, n, _ = kernel.mnk
+    for value, own, width in ((kernel.dot.a, m, blocking.mr), (kernel.dot.b, n, blocking.nr)):
+        factor = factor_of(kernel, value, own)
+        if factor is not None:
+            name = panels_name(tile.scalar, width, tile.lanes, turned=factor.turned)
+            found[name] = partial(emit_panels, scalar=tile.scalar, width=width, lanes=tile.lanes, turned=factor.turned)
+    return found
+
 
 def emit_contraction(module: Module, kernel: k.ContractOp, target: Target, name: str) -> str:
-    """Add the functions of a contraction to a module and give the name of the one to call.
+    """Add the functions of a contraction to a module, all but the shared ones, and give the name of the one to call.
 
     `void @name(ptr buffers, ptr sizes, i64 begin, i64 end)` computes partitions begin <= p < end.
     Raises UnsupportedError for dtypes without tiles.
     """
-    dtype = ir.dtype_of(kernel.dot.y)
-    if dtype not in ("f32", "f64"):
-        raise UnsupportedError(f"has no CPU code for {dtype}", op=kernel.dot.name, location=ir.source_location(kernel))
     blocking = Blocking.of(kernel)
+    tile = blocking.tile(kernel, target)
     m, n, _ = kernel.mnk
-    a = Pack(module, kernel, target, f"{name}_a", kernel.dot.a, m, blocking.mr, blocking.lanes)
-    b = Pack(module, kernel, target, f"{name}_b", kernel.dot.b, n, blocking.nr, blocking.lanes)
-    finish = Finish(module, kernel, target, f"{name}_end", min(blocking.nr, 2 * blocking.lanes))
-    for part in (a, b, finish):
-        part.emit()
-    tile = f"{name}_tile"
-    emit_tile(module, tile, MEMORY[dtype], blocking.mr, blocking.nv, blocking.lanes, fused=target.has("fma"))
-    _Blocks(module, kernel, blocking, name, (a, b, finish, tile)).emit()
+    lanes = blocking.lanes
+    a = factor_of(kernel, kernel.dot.a, m) or Pack(
+        module, kernel, target, f"{name}_a", kernel.dot.a, m, blocking.mr, lanes
+    )
+    b = factor_of(kernel, kernel.dot.b, n) or Pack(
+        module, kernel, target, f"{name}_b", kernel.dot.b, n, blocking.nr, lanes
+    )
+    for side in (a, b):
+        if isinstance(side, Pack):
+            side.emit()
+    finish = Finish(module, kernel, target, f"{name}_end", min(blocking.nr, 2 * lanes))
+    if not finish.plain:
+        finish.emit()
+    _Blocks(module, kernel, blocking, tile, name, (a, b, finish)).emit()
     return name
 
 
 class _Blocks:
-    """Writes the walk over partitions, blocks and tiles."""
+    """Writes the walk over partitions and blocks."""
 
     def __init__(
         self,
         module: Module,
         kernel: k.ContractOp,
         blocking: Blocking,
+        tile: Tile,
         name: str,
-        parts: tuple[Pack, Pack, Finish, str],
+        parts: tuple[Factor | Pack, Factor | Pack, Finish],
     ) -> None:
         arguments = [("buffers", PTR), ("sizes", PTR), ("begin", I64), ("end", I64)]
-        self.a, self.b, self.finish, self.tile = parts
+        self.a, self.b, self.finish = parts
         self.plain = self.finish.plain
-        quick = "" if self.plain else "noinline optnone"  # what only counts and calls is compiled fast
-        self.f = Function(module, name, arguments, attributes=quick)
-        self.kernel, self.blocking = kernel, blocking
+        # It only counts and calls: compiled fast.
+        self.f = Function(module, name, arguments, attributes="noinline optnone")
+        self.kernel, self.blocking, self.tile = kernel, blocking, tile
         buffers, sizes, _, _ = self.f.arguments
         with self.f.at_entry():
             symbols = {
@@ -105,7 +136,7 @@ class _Blocks:
             }
         self.size = SizeValues(self.f, symbols)
         self.m, self.n, self.k = (self.size(kernel.sizes_[d]) for d in kernel.mnk)
-        self.scalar = MEMORY[ir.dtype_of(kernel.dot.y)]
+        self.scalar = tile.scalar
         self.buffers, self.sizes = buffers, sizes
         self.batch = self.f.slot(I64, max(1, len(kernel.batch)), align=8)
 
@@ -125,21 +156,23 @@ class _Blocks:
         self.block_a = base
         self.block_b = f.address(base, blocks[0], "i8")
         self.sums = f.address(self.block_b, blocks[1], "i8")
-        counts = [self.size(g) for g in b.grid]
-        with f.loop(begin, end) as p:
-            column, rest = self._split(p, counts[2])
-            row, outer = self._split(rest, counts[1])
-            self.row_part = rest
-            rows = self._range(self.m, b.mr, row, counts[1])
-            columns = self._range(self.n, b.nr, column, counts[2])
-            self._clear(rest, counts[0] * counts[1], columns)
-            self._batches(outer, counts[0], rows, columns)
+        self.counts = [self.size(g) for g in b.grid]
+        _, down, across = self.counts
+        last = self._divided(end + (down - 1), down)
+        with f.loop(self._divided(begin, down), last) as group:  # partitions that differ in rows alone
+            column, outer = self._split(group, across)
+            first = f.intrinsic("smax", begin - group * down, f.index(0))
+            behind = f.intrinsic("smin", end - group * down, down)
+            columns = self._range(self.n, b.nr, column, across)
+            self._clear((outer * down + first, outer * down + behind), columns)
+            self._batches(outer, (first, behind), columns)
         f.call_void("free", memory)
         f.finish()
 
-    def _clear(self, part: Value, parts: Value, columns: tuple[Value, Value]) -> None:
+    def _clear(self, parts: tuple[Value, Value], columns: tuple[Value, Value]) -> None:
         """Sums over rows start with 0; so do the partial results that no part of the rows has."""
         f, kernel = self.f, self.kernel
+        total = self.counts[0] * self.counts[1]
         for op in kernel.block.ops:
             if not isinstance(op, k.AccumulateOp):
                 continue
@@ -148,11 +181,11 @@ class _Blocks:
             buffer = k.buffer_of(kernel, op)
             with f.at_entry():
                 base = f.load(f.address(self.buffers, buffer, "ptr"), PTR)
-            last = f.compare("eq", part + 1, parts)
-            end = f.select(last, self.size(ir.shape_of(value)[0]), part + 1)
+            last = f.compare("eq", parts[1], total)
+            end = f.select(last, self.size(ir.shape_of(value)[0]), parts[1])
             stride = self.size(linear.coefficient(kernel.mnk[1]))
             zero = f.const(0.0, Type.of(MEMORY[ir.dtype_of(value)]))
-            with f.loop(part, end) as entry:
+            with f.loop(parts[0], end) as entry:
                 start = entry * self.size(k.strides_of(value)[0]) + self.size(
                     linear.constant - k.starts(kernel)[buffer]
                 )
@@ -171,11 +204,12 @@ class _Blocks:
         a = self._least(self._rounded(self.m, b.mr), b.mc) * depth + slack
         columns = self._least(self._rounded(self.n, b.nr), b.nc)
         rows = self._rounded(self.m, b.mr)
-        return a, columns * depth + slack, (self._least(rows, b.mc) if self._one_step else rows) * self.pitch
+        sums = (self._least(rows, b.mc) if self._one_step else rows) * self.pitch
+        return a, columns * depth + slack, self.f.index(0) if self.plain else sums
 
     @property
     def _one_step(self) -> bool:
-        """Whether k is known to be walked in one step: sums then never leave a tile."""
+        """Whether k is known to be walked in one step: sums then never leave a block."""
         return self.k.constant is not None and self.k.constant <= self.blocking.kc
 
     def _least(self, value: Value, bound: int) -> Value:
@@ -210,94 +244,96 @@ class _Blocks:
         high = self._divided(panels * (part + 1), count) * step
         return low, f.intrinsic("smin", high, extent)
 
-    def _batches(self, part: Value, count: Value, rows: tuple[Value, Value], columns: tuple[Value, Value]) -> None:
+    def _batches(self, part: Value, parts: tuple[Value, Value], columns: tuple[Value, Value]) -> None:
         kernel, f = self.kernel, self.f
         if not kernel.batch:
-            self._columns(rows, columns)
+            self._columns(part, parts, columns)
             return
         extents = [self.size(kernel.sizes_[d]) for d in kernel.batch]
         total = extents[0]
         for extent in extents[1:]:
             total = total * extent
-        low, high = self._range(total, 1, part, count)
+        low, high = self._range(total, 1, part, self.counts[0])
         with f.loop(low, high) as point:
             rest = point
             for d in reversed(kernel.batch[1:]):
                 here, rest = self._split(rest, extents[d])
                 f.store(here, f.address(self.batch, d, "i64"), align=8)
             f.store(rest, self.batch, align=8)
-            self._columns(rows, columns)
+            self._columns(part, parts, columns)
 
     # ---- blocks
 
-    def _columns(self, rows: tuple[Value, Value], columns: tuple[Value, Value]) -> None:
+    def _columns(self, outer: Value, parts: tuple[Value, Value], columns: tuple[Value, Value]) -> None:
         f, b = self.f, self.blocking
         once = self.k.constant == 0 or self.k.constant is None
         depth = f.intrinsic("smax", self.k, f.index(1)) if once else self.k  # without terms the sum is 0
+        top, _ = self._range(self.m, b.mr, parts[0], self.counts[1])
         with f.loop(columns[0], columns[1], b.nc) as jc:
             width = f.intrinsic("smin", columns[1] - jc, f.index(b.nc))
             with f.loop(0, depth, b.kc) as pc:
                 steps = f.intrinsic("smin", self.k - pc, f.index(b.kc))
                 self._pack(self.b, jc, width, b.nr, (pc, steps), self.block_b)
-                with f.loop(rows[0], rows[1], b.mc) as ic:
-                    height = f.intrinsic("smin", rows[1] - ic, f.index(b.mc))
-                    self._pack(self.a, ic, height, b.mr, (pc, steps), self.block_a)
-                    self._tiles((ic, height), (jc, width), (pc, steps), rows[0])
+                with f.loop(parts[0], parts[1]) as part:
+                    self.row_part = outer * self.counts[1] + part
+                    rows = self._range(self.m, b.mr, part, self.counts[1])
+                    with f.loop(rows[0], rows[1], b.mc) as ic:
+                        height = f.intrinsic("smin", rows[1] - ic, f.index(b.mc))
+                        self._pack(self.a, ic, height, b.mr, (pc, steps), self.block_a)
+                        self._block((ic, height), (jc, width), (pc, steps), top)
 
     def _pack(
-        self, side: Pack, first: Value, count: Value, panel: int, deep: tuple[Value, Value], block: Value
+        self, side: Factor | Pack, first: Value, count: Value, panel: int, deep: tuple[Value, Value], block: Value
     ) -> None:
         f, (start, steps) = self.f, deep
+        if isinstance(side, Factor):
+            name = panels_name(self.scalar, panel, self.tile.lanes, turned=side.turned)
+            stride = self.size(side.stride)
+            far, near = (first, start) if side.turned else (start, first)
+            at = self._offset(side.access) + far * stride + near
+            f.call_void(name, self._element(side.access, at), stride, count, steps, block)
+            return
         with f.loop(0, count, panel) as i:
             inside = f.intrinsic("smin", count - i, f.index(panel))
             target = f.address(block, i * steps, self.scalar)
             f.call_void(side.name, self.buffers, self.sizes, self.batch, first + i, inside, start, steps, target)
 
-    def _tiles(
+    def _block(
         self, down: tuple[Value, Value], across: tuple[Value, Value], deep: tuple[Value, Value], top: Value
     ) -> None:
+        """A block of sums, and where k ends what becomes of it."""
         f, b = self.f, self.blocking
         (ic, height), (jc, width), (start, steps) = down, across, deep
         begins = f.compare("eq", start, 0)
-        ends = f.compare("sge", start + b.kc, self.k)
-        corner = f.index(0) if self._one_step else (ic - top) * self.pitch
-        sums = f.address(self.sums, corner, self.scalar)
-        with f.loop(0, width, b.nr) as j:
-            panel_b = f.address(self.block_b, j * steps, self.scalar)
-            columns = f.intrinsic("smin", width - j, f.index(b.nr))
-            with f.loop(0, height, b.mr) as i:
-                panel_a = f.address(self.block_a, i * steps, self.scalar)
-                rows = f.intrinsic("smin", height - i, f.index(b.mr))
-                tile = f.address(sums, i * self.pitch + j, self.scalar)
-                if not self.plain:
-                    f.call_void(self.tile, panel_a, panel_b, steps, tile, self.pitch, begins)
-                else:
-                    whole = f.compare("eq", rows, b.mr) & f.compare("eq", columns, b.nr)
-                    result, stride = self._result(ic + i, jc + j)
-                    target, step = f.select(whole, result, tile), f.select(whole, stride, self.pitch)
-                    f.call_void(self.tile, panel_a, panel_b, steps, target, step, begins)
-                    with f.when(ends & ~whole):
-                        self._finish((ic + i, rows, jc + j, columns), tile)
-        if not self.plain:  # whole rows at once: memory is then read ahead
-            with f.when(ends):
-                self._finish((ic, height, jc, width), sums)
+        if self.plain:
+            target, pitch = self._result(ic, jc)
+        else:
+            corner = f.index(0) if self._one_step else (ic - top) * self.pitch
+            target, pitch = f.address(self.sums, corner, self.scalar), self.pitch
+        name = block_name(self.tile)
+        f.call_void(name, self.block_a, self.block_b, steps, target, pitch, height, width, begins)
+        if not self.plain:
+            with f.when(f.compare("sge", start + b.kc, self.k)):
+                place = (ic, height, jc, width, target, pitch)
+                f.call_void(self.finish.name, self.buffers, self.sizes, self.batch, *place, self.row_part)
 
     def _result(self, row: Value, column: Value) -> tuple[Value, Value]:
         """Address of an element of the one result, and the step from row to row."""
-        f, kernel = self.f, self.kernel
-        access = self.finish.store
+        kernel, access = self.kernel, self.finish.store
         (linear,) = k.linear_map(kernel, access).data
-        buffer = k.buffer_of(kernel, access)
-        linear = linear - k.starts(kernel)[buffer]
-        m, n, _ = kernel.mnk
-        stride = self.size(linear.coefficient(m))
-        at = self.size(linear.constant) + row * stride + column * self.size(linear.coefficient(n))
+        stride = self.size(linear.coefficient(kernel.mnk[0]))
+        return self._element(access, self._offset(access) + row * stride + column), stride
+
+    def _offset(self, access: k.LoadOp | k.SinkOp) -> Value:
+        """The element at the batch's point where m, n and k are 0."""
+        f, kernel = self.f, self.kernel
+        (linear,) = k.linear_map(kernel, access).data
+        at = self.size(linear.constant - k.starts(kernel)[k.buffer_of(kernel, access)])
         for d in kernel.batch:
             at = at + f.load(f.address(self.batch, d, "i64"), I64) * self.size(linear.coefficient(d))
-        with f.at_entry():
-            base = f.load(f.address(self.buffers, buffer, "ptr"), PTR)
-        return f.address(base, at, self.scalar), stride
+        return at
 
-    def _finish(self, place: Sequence[Value], sums: Value) -> None:
-        parts = (self.buffers, self.sizes, self.batch, *place, sums, self.pitch, self.row_part)
-        self.f.call_void(self.finish.name, *parts)
+    def _element(self, access: k.LoadOp | k.SinkOp, at: Value) -> Value:
+        with self.f.at_entry():
+            base = self.f.load(self.f.address(self.buffers, k.buffer_of(self.kernel, access), "ptr"), PTR)
+        return self.f.address(base, at, self.scalar)

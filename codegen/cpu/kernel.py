@@ -11,7 +11,7 @@ from xdsl.ir import Operation
 from isthmus import ir
 from isthmus.codegen.cpu import reductions
 from isthmus.codegen.cpu.body import Body, k_kind
-from isthmus.codegen.cpu.contract import emit_contraction
+from isthmus.codegen.cpu.contract import emit_contraction, shared_by
 from isthmus.codegen.cpu.memory import fill, pointer
 from isthmus.codegen.cpu.plan import FUSED_ACCUMULATORS, Plan, Walk
 from isthmus.codegen.cpu.reductions import Accumulator, identity
@@ -33,17 +33,31 @@ def kernel_name(kernel: k.LoopNest) -> str:
     return f"kernel_{k.key(kernel)}"
 
 
-def emit_kernel(module: Module, kernel: k.LoopNest, target: Target, name: str | None = None) -> str:
+def emit_kernel(
+    module: Module, kernel: k.LoopNest, target: Target, name: str | None = None, *, alone: bool = False
+) -> str:
     """Add a kernel's function to a module and give its name.
 
-    `void @name(ptr buffers, ptr sizes, i64 begin, i64 end)` runs partitions begin <= p < end.
-    Raises UnsupportedError for what has no CPU code.
+    `void @name(ptr buffers, ptr sizes, i64 begin, i64 end)` runs partitions begin <= p < end. `alone`: without the
+    functions that it shares with other kernels (`shared_functions`). Raises UnsupportedError for what has no CPU code.
     """
     name = name or kernel_name(kernel)
     if isinstance(kernel, k.ContractOp):
+        shared = {} if alone else shared_functions(kernel, target)
+        for function, write in shared.items():
+            if function not in module.own:
+                write(module)
         return emit_contraction(module, kernel, target, name)
     Loops(module, kernel, target, name).emit()
     return name
+
+
+def shared_functions(kernel: k.LoopNest, target: Target) -> dict[str, Callable[[Module], None]]:
+    """Give the functions that a kernel calls and others may too, by name, and what writes each into a module.
+
+    A name tells the code for one target, as a kernel's does.
+    """
+    return shared_by(kernel, target) if isinstance(kernel, k.ContractOp) else {}
 
 
 class Loops:

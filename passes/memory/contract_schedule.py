@@ -23,6 +23,9 @@ TILES = {512: (14, 2), 256: (6, 2), 128: (6, 2)}
 BLOCK_BYTES = 144 << 10
 """A packed block of A stays in the second cache."""
 
+SUMS_BYTES = 288 << 10
+"""So do, together, a packed block of A and its sums where an epilogue reads them."""
+
 PANEL_BYTES = 32 << 10
 """A packed panel of B stays in the first cache, all but the end of it."""
 
@@ -56,8 +59,11 @@ def schedule_contraction(op: kernel.ContractOp, tile_bits: int, cores: int) -> N
     depth = _even(k, deepest, 8) if isinstance(k, int) else deepest
     grid = _grid(op, (rows, vectors * lanes), _parts(op, cores))
     part = -(-cost.numeric(m) // cost.numeric(grid[1]))
-    height = _even(part, max(rows, BLOCK_BYTES // (depth * itemsize)), rows)
     width = _even(cost.numeric(n), WIDTH_BYTES // (depth * itemsize), vectors * lanes)
+    most = BLOCK_BYTES // (depth * itemsize)
+    if not _is_plain(op):
+        most = min(most, SUMS_BYTES // ((depth + width) * itemsize))
+    height = _even(part, max(rows, most), rows)
     partitions = grid[0] * grid[1] * grid[2]
     set_ = op.properties.__setitem__
     set_("tile", Literal.of((rows, vectors, lanes)))
@@ -66,6 +72,11 @@ def schedule_contraction(op: kernel.ContractOp, tile_bits: int, cores: int) -> N
     set_("partitions", Literal.of(partitions))
     if isinstance(partitions, Size):
         set_("symbols", Literal.of(tuple(sorted(partitions.symbols().union(op.symbols_)))))
+
+
+def _is_plain(op: kernel.ContractOp) -> bool:
+    """Whether the sums are all there is to write."""
+    return all(isinstance(use.operation, kernel.StoreOp) for use in op.dot.y.uses) and len(op.results) == 1
 
 
 def _even(extent: int, most: int, multiple: int) -> int:

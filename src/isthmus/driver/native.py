@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from xdsl.dialects.func import FuncOp
 
-from isthmus.codegen.cpu.kernel import emit_kernel
+from isthmus.codegen.cpu.kernel import emit_kernel, shared_functions
 from isthmus.codegen.cpu.program import program_text
 from isthmus.codegen.cpu.read_program import kernels_of, read_program
 from isthmus.codegen.llvm_text import Module
@@ -29,8 +30,10 @@ def make_native(
     kernels = kernels_of(func)
     text = program_text(program, native_facts())
     record.stage("emit", "llvm", lambda: "\n".join([text, *(kernel_text(k, target) for k in kernels.values())]))
-    texts = {name: (lambda k=k: kernel_text(k, target)) for name, k in kernels.items()}
-    made = build(program, text, texts, target, use_cache=use_cache)
+    texts = {name: partial(kernel_text, k, target) for name, k in kernels.items()}
+    shared = [item for k in kernels.values() for item in shared_functions(k, target).items()]
+    more = {name: partial(function_text, write, target) for name, write in shared}
+    made = build(program, text, {**texts, **more}, target, use_cache=use_cache)
     record.stage("compile", "asm", lambda: assembly_text(kernels.values(), target))
     return made
 
@@ -42,9 +45,14 @@ def for_host(text: str) -> str:
 
 
 def kernel_text(op: kernel.LoopNest, target: Target) -> str:
-    """Give the LLVM text of one kernel."""
+    """Give the LLVM text of one kernel, without what it shares with others."""
+    return function_text(lambda module: emit_kernel(module, op, target, alone=True), target)
+
+
+def function_text(write: Callable[[Module], object], target: Target) -> str:
+    """Give the LLVM text of a module of its own."""
     module = Module(vector_bits=target.vector_bits)
-    emit_kernel(module, op, target)
+    write(module)
     return str(module)
 
 

@@ -1,14 +1,21 @@
 // RUN: isthmus-opt %s -t llvm | filecheck %s
 
+// Twelve sums and a broadcast element of A: shared by every contraction with such tiles.
+// CHECK-LABEL: define void @contract_block_float_6x2x8(
+// CHECK:       load float, ptr
+// CHECK:       call <8 x float> @llvm.fma.v8f32
+// CHECK:       ret void
+
+// So is packing a factor as it lies: rows of B are copied into panels, whole vectors side by side.
+// CHECK-LABEL: define void @contract_copy_float_16x8(
+// CHECK:       load <8 x float>
+// CHECK-NOT:   shufflevector
+// CHECK:       ret void
+
 // Rows of A run along k: squares are turned in registers on the way into panels, the prologue is applied before.
 // CHECK-LABEL: define internal void @kernel_{{.*}}_a(
 // CHECK:       call <8 x float> @llvm.fabs.v8f32
 // CHECK:       shufflevector <8 x float> %{{.*}}, <8 x float> %{{.*}}, <8 x i32>
-// CHECK:       ret void
-
-// Rows of B lie as panels want them, and there are only whole ones.
-// CHECK-LABEL: define internal void @kernel_{{.*}}_b(
-// CHECK-NOT:   masked
 // CHECK:       ret void
 
 // The epilogue takes finished rows, a whole vector and a rest at a time.
@@ -16,17 +23,11 @@
 // CHECK:       fneg <16 x float>
 // CHECK:       ret void
 
-// Twelve sums and a broadcast element of A.
-// CHECK-LABEL: define internal void @kernel_{{.*}}_tile(
-// CHECK:       load float, ptr
-// CHECK:       call <8 x float> @llvm.fma.v8f32
-// CHECK:       ret void
-
 // CHECK-LABEL: define void @kernel_
 // CHECK:       call ptr @malloc(i64
-// CHECK:       call void @kernel_{{.*}}_b(
+// CHECK:       call void @contract_copy_float_16x8(
 // CHECK:       call void @kernel_{{.*}}_a(
-// CHECK:       call void @kernel_{{.*}}_tile(
+// CHECK:       call void @contract_block_float_6x2x8(
 // CHECK:       call void @kernel_{{.*}}_end(
 // CHECK:       call void @free(
 func.func @around(%a: tensor<12x32xf32>, %b: tensor<32x16xf32>) -> tensor<12x16xf32> {

@@ -86,6 +86,14 @@ def test_without_points_nothing_is_touched(m, n):
     assert y.shape == (m, n)
 
 
+@pytest.mark.parametrize("m,n,depth", [(13, 33, 20), (6, 16, 5), (5, 15, 17), (12, 40, 33)])
+def test_nothing_outside_the_result_is_written(m, n, depth):
+    inputs = factors(m, n, depth)
+    (y,) = compiled(product(m, n, depth, more=f", layouts = [[{n + 3}, 1]]"))(*inputs)
+    assert y.stride() == (n + 3, 1) and not y.isnan().any()
+    assert y.as_strided((m - 1, 3), (n + 3, 1), n).isnan().all()
+
+
 def test_not_a_number_stays_in_its_row_and_column():
     a, b = factors(13, 33, 20)
     a[4, 3], b[2, 30], a[7, 0] = float("nan"), float("inf"), float("inf")
@@ -123,8 +131,8 @@ def test_a_tile_stays_in_registers(level, tile, register):
     module = Module(vector_bits=target.vector_bits)
     emit_kernel(module, kernel, target, "kernel")
     text = assembly(str(module), target)
-    inner = text.split("kernel_tile:")[1].split("retq")[0]
-    assert not re.search(rf"%{register}\d+, \d*\(%rsp\)", inner), "a sum left its register"
+    inner = re.split(r"\ncontract_block_\w+:", text)[1].split("retq")[0]
+    assert not re.search(rf"%{register}\d+, -?\d*\(%rsp\)", inner), "a sum left its register"
     assert len(re.findall(rf"vfmadd231ps\s.*%{register}", inner)) >= rows * tile[1]
 
 

@@ -1,0 +1,154 @@
+"""Packing a factor that nothing is computed on, shared by all contractions of one dtype and tile.
+
+A panel holds `width` neighbours along the factor's own dim for one step of k after the other. Where a block has no
+whole number of panels the last neighbour stands for those that are missing: what they give is never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from isthmus.codegen.llvm_text import I64, PTR, Function, Module, Type, Value
+
+AT_ONCE = 8
+"""Rows of memory that are walked side by side: so many streams are read ahead, and fit into a cache set."""
+
+LINE = 512
+"""Bits of a cache line."""
+
+UNIT = 128
+"""Bits within which lanes change places in one instruction."""
+
+
+def panels_name(scalar: str, width: int, lanes: int, *, turned: bool) -> str:
+    """Give the name of the function that `emit_panels` writes."""
+    return f"contract_{'turn' if turned else 'copy'}_{scalar}_{width}x{lanes}"
+
+
+def emit_panels(module: Module, scalar: str, width: int, lanes: int, *, turned: bool) -> None:
+    """Write `void @name(ptr source, i64 stride, i64 count, i64 steps, ptr out)`.
+
+    Element i of 0..count at step k of 0..steps is source[i·stride + k] where `turned`, else source[k·stride + i]. Up to
+    a vector may be written past the last panel.
+    """
+    arguments = [("source", PTR), ("stride", I64), ("count", I64), ("steps", I64), ("out", PTR)]
+    f = Function(module, panels_name(scalar, width, lanes, turned=turned), arguments)
+    (_Turned if turned else _Straight)(f, scalar, width, lanes).emit()
+    f.finish()
+
+
+class _Panels:
+    def __init__(self, f: Function, scalar: str, width: int, lanes: int) -> None:
+        self.f, self.scalar, self.width, self.lanes = f, scalar, width, lanes
+        self.source, self.stride, self.count, self.steps, self.out = f.arguments
+
+    def at(self, base: Value, index: Value | int) -> Value:
+        return self.f.address(base, index, self.scalar)
+
+    def copy_one(self, source: Value, target: Value) -> None:
+        self.f.store(self.f.load(source, Type.of(self.scalar)), target)
+
+    def existing(self, i: Value) -> Value:
+        """The neighbour itself, or the last one."""
+        return self.f.intrinsic("smin", i, self.count - 1)
+
+
+class _Straight(_Panels):
+    """Neighbours lie side by side: a few steps of k at a time, one panel after the other."""
+
+    def emit(self) -> None:
+        f, width = self.f, self.width
+        whole = f.binary("sdiv", self.count, f.index(width)) * width
+        with f.loop(0, self.steps, AT_ONCE) as low:
+            high = f.intrinsic("smin", low + AT_ONCE, self.steps)
+            with f.loop(0, whole, width) as i:
+                panel = self.at(self.out, i * self.steps)
+                with f.loop(low, high) as step:
+                    row, target = self.at(self.at(self.source, step * self.stride), i), self.at(panel, step * width)
+                    for start, lanes in _pieces(width, self.lanes):
+                        type_ = Type.of(self.scalar, lanes)
+                        f.store(f.load(self.at(row, start), type_), self.at(target, start))
+            with f.when(f.compare("slt", whole, self.count)):
+                panel = self.at(self.out, whole * self.steps)
+                with f.loop(low, high) as step, f.loop(0, width) as i:
+                    source = self.at(self.source, step * self.stride + self.existing(whole + i))
+                    self.copy_one(source, self.at(panel, step * width + i))
+
+
+def _pieces(width: int, lanes: int) -> list[tuple[int, int]]:
+    """Cut a panel into vectors that fill it exactly: start and lanes of each."""
+    found, start = list[tuple[int, int]](), 0
+    while start < width:
+        size = min(lanes, 1 << ((width - start).bit_length() - 1))
+        found.append((start, size))
+        start += size
+    return found
+
+
+class _Turned(_Panels):
+    """Steps of k lie side by side: squares of UNIT bits are transposed in registers, several in one vector."""
+
+    def __init__(self, f: Function, scalar: str, width: int, lanes: int) -> None:
+        super().__init__(f, scalar, width, lanes)
+        self.square = UNIT // Type.of(scalar).bits
+        self.line = LINE // Type.of(scalar).bits
+        starts = range(0, width, lanes)
+        exact = width % lanes == 0
+        self.groups = [[s] for s in starts] if exact else [list(starts)]
+        """First neighbours of vectors; those that write over their end go together, in the order of memory."""
+
+    def emit(self) -> None:
+        f = self.f
+        whole = self.steps & -self.square
+        with f.loop(0, self.count, self.width) as i:
+            panel = self.at(self.out, i * self.steps)
+            rows = [self.at(self.source, self.existing(i + r) * self.stride) for r in range(self.width)]
+            with f.loop(0, whole, self.line) as low:
+                high = f.intrinsic("smin", low + self.line, whole)
+                for group in self.groups:
+                    with f.loop(low, high, self.square) as step:
+                        self._squares(rows, group, panel, step)
+            with f.loop(whole, self.steps) as step:
+                for r, row in enumerate(rows):
+                    self.copy_one(self.at(row, step), self.at(panel, step * self.width + r))
+
+    def _squares(self, rows: Sequence[Value], starts: Sequence[int], panel: Value, step: Value) -> None:
+        """All that a few vectors of neighbours need at `square` steps."""
+        made = [self._transposed([self._across(rows, start + r, step) for r in range(self.square)]) for start in starts]
+        for k in range(self.square):
+            target = self.at(panel, (step + k) * self.width)
+            for start, vectors in zip(starts, made, strict=True):
+                self.f.store(vectors[k], self.at(target, start))
+
+    def _across(self, rows: Sequence[Value], first: int, step: Value) -> Value:
+        """Steps of every `square`-th row, from the first on; of a row that is not there nothing."""
+        f, unit = self.f, Type.of(self.scalar, self.square)
+        chosen = range(first, first + self.lanes, self.square)
+        parts = [f.load(self.at(rows[r], step), unit) if r < len(rows) else f.poison(unit) for r in chosen]
+        while len(parts) > 1:
+            size = parts[0].type.lanes
+            parts = [f.shuffle(x, y, range(2 * size)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
+
+    def _transposed(self, rows: list[Value]) -> list[Value]:
+        """Rows and columns of every square exchanged, by interleaving halves in log2(square) rounds."""
+        distance = 1
+        while distance < self.square:
+            made = list(rows)
+            for i in range(0, self.square, 2 * distance):
+                for j in range(distance):
+                    low, high = self._halves(distance)
+                    x, y = rows[i + j], rows[i + j + distance]
+                    made[i + 2 * j], made[i + 2 * j + 1] = self.f.shuffle(x, y, low), self.f.shuffle(x, y, high)
+            rows, distance = made, 2 * distance
+        return rows
+
+    def _halves(self, distance: int) -> tuple[list[int], list[int]]:
+        """Masks that interleave the low and the high halves of squares, so many elements at a time."""
+        half = self.square // 2
+        found: tuple[list[int], list[int]] = ([], [])
+        for square in range(0, self.lanes, self.square):
+            for k, mask in enumerate(found):
+                for start in range(square + k * half, square + (k + 1) * half, distance):
+                    mask += [*range(start, start + distance), *range(self.lanes + start, self.lanes + start + distance)]
+        return found
