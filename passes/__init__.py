@@ -19,6 +19,7 @@ PASSES: dict[str, str] = {
     "end-differentiation": "isthmus.passes.autodiff.end_differentiation:EndDifferentiationPass",
     "jvp": "isthmus.passes.autodiff.jvp:JvpPass",
     "simplify": "isthmus.passes.simplify.simplify:SimplifyPass",
+    "fold-into-conv": "isthmus.passes.simplify.fold_into_conv:FoldIntoConvPass",
     "join-dots": "isthmus.passes.simplify.join_dots:JoinDotsPass",
     "cse": "isthmus.passes.simplify.cse:CsePass",
     "dce": "isthmus.passes.simplify.dce:DcePass",

@@ -34,7 +34,7 @@ from isthmus.dialects.prim import Emitter
 from isthmus.dialects.signature import Argument, Result, Signature
 from isthmus.passes.autodiff.expand import inline
 from isthmus.passes.autodiff.pull import activity, pull
-from isthmus.passes.autodiff.table import CONSTANT, Fallbacks, TakesDerivatives, is_differentiable
+from isthmus.passes.autodiff.table import CONSTANT, FROM_TABLES, Fallbacks, TakesDerivatives, is_differentiable
 
 JOINT = "joint"
 """Name of the function that is made."""
@@ -127,6 +127,14 @@ def differentiate(
     return body.close(name, signature, list(gradients.values()))
 
 
+def gradients_of(joint: FuncOp, name: str = "main") -> FuncOp:
+    """Give the function of a joint function's primals and tangents whose results are its gradients."""
+    body = Body(joint, FROM_TABLES)
+    func = body.close(name, body.signature, [])
+    ir.erase_unused(func.body.block, lambda op: isinstance(op, ReturnOp))
+    return func
+
+
 def _gradient(argument: int, zero: bool) -> Result:
     return Result(gradient=argument, extra={ZERO: UnitAttr()} if zero else {})
 
@@ -187,17 +195,21 @@ class Body:
             self._keep_gradients()
 
     def _keep_gradients(self) -> None:
-        """The gradients become the outputs, the tangents arguments like any other."""
+        """The gradients become the outputs, by argument; the tangents become arguments like any other."""
         signature = self.signature
-        kept = [k for k, r in enumerate(signature.results) if r.gradient is not None]
+        wanted = signature.gradients
+        kept = [wanted[i] for i in sorted(wanted)]
         tangents = [self.arguments[i] for i in signature.tangents.values()]
         zero = [ZERO in signature.results[k].extra for k in kept]
         self.results = following_tangents(self.block, [self.results[k] for k in kept], zero, tangents)
         arguments = [
-            a if a.tangent is None else replace(a, tangent=None, primal=True, wants_gradient=True)
-            for a in signature.arguments
+            replace(a, tangent=None, primal=True, wants_gradient=a.tangent is not None or i in wanted)
+            if a.primal or a.tangent is not None
+            else a
+            for i, a in enumerate(signature.arguments)
         ]
-        self.signature = Signature(tuple(arguments), tuple(Result(output=True) for _ in kept))
+        outputs = tuple(("value", k, ()) for k in range(len(kept)))
+        self.signature = Signature(tuple(arguments), tuple(Result(output=True) for _ in kept), outputs)
 
     def add_argument(self, type_: Attribute, hint: str) -> SSAValue:
         """Add an argument after the others."""

@@ -95,7 +95,7 @@ def put_in_place(op: aten.CallOp, func: FuncOp, operands: Sequence[SSAValue]) ->
     block = op.parent
     assert block is not None
     made: list[Operation] = []
-    results = _copied(func, operands, made)
+    results = copied(func, operands, made)
     for new in made:
         new.location = op.location  # one traced rule serves many calls
         for key, tag in op.attributes.items():
@@ -110,7 +110,7 @@ def put_in_place(op: aten.CallOp, func: FuncOp, operands: Sequence[SSAValue]) ->
     op.erase()
 
 
-def _copied(func: FuncOp, operands: Sequence[SSAValue], made: list[Operation]) -> list[SSAValue]:
+def copied(func: FuncOp, operands: Sequence[SSAValue], made: list[Operation]) -> list[SSAValue]:
     """Copy a function's ops onto other operands; gives its results."""
     source = func.body.block
     values: dict[SSAValue, SSAValue] = dict(zip(source.args, operands, strict=True))
@@ -140,7 +140,7 @@ def _wrap(op: aten.CallOp, func: FuncOp, wanted: Sequence[bool]) -> None:
     forward.add_ops([call, ir.create_op(autodiff.YieldOp, [*call.results, *forward.args, *call.results], ())])
     backward = Block(arg_types=[*types, *(v.type for v in operands), *types])
     made: list[Operation] = []
-    gradients = _copied(func, backward.args, made)
+    gradients = copied(func, backward.args, made)
     for new in made:
         new.location = op.location
     backward.add_ops([*made, ir.create_op(autodiff.YieldOp, gradients, ())])
