@@ -81,12 +81,6 @@ class SizeSource:
 
 
 @dataclass(frozen=True)
-class KernelCall:
-    """Partitions 0 .. partitions of a kernel on buffers: operands, then results.
-
-    The first `reads` buffers are operands. `symbols` are the sizes that the kernel gets, in its order. `checks`: per
-    index check of the kernel the dimension and its size; None where the kernel cannot fail and takes no error word.
-@dataclass(frozen=True)
 class TensorMap:
     """A buffer of a kernel as its GPU's copy engine sees it: boxes of a tensor, innermost dim first.
 
@@ -102,6 +96,12 @@ class TensorMap:
     offset: int = 0
 
 
+@dataclass(frozen=True)
+class KernelCall:
+    """Partitions 0 .. partitions of a kernel on buffers: operands, then results.
+
+    The first `reads` buffers are operands. `symbols` are the sizes that the kernel gets, in its order. `checks`: per
+    index check of the kernel the dimension and its size; None where the kernel cannot fail and takes no error word.
     """
 
     symbol: str
