@@ -12,6 +12,7 @@ After:
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -71,6 +72,9 @@ class Lifetimes:
         returned = ir.operands_of(cast(Operation, func.body.block.last_op))
         self._saved = {v for v, r in zip(returned, self.signature.results, strict=True) if r.saved is not None}
         self._kept = {v for v, r in zip(returned, self.signature.results, strict=True) if r.saved is None}
+        self.returns = Counter(returned)
+        self.storage = _storage(func, self.signature)
+        """Per argument those that share storage with it, itself included."""
         self._number(func.body.block)
         self._share(func.body.block)
 
@@ -213,10 +217,10 @@ def _in_place(lives: Lifetimes, value: SSAValue, argument: int) -> bool:
         return False
     if kernel.strides_of(value) != kernel.strides_of(target) or value.type != target.type:
         return False
-    if lives.signature.results and list(ir.operands_of(cast(Operation, func.body.block.last_op))).count(value) > 1:
+    if lives.returns[value] > 1:
         return False
     step = lives.steps[owner]
-    for other in _storage(lives, argument):
+    for other in lives.storage[argument]:
         if lives.last_use.get(other, -1) > lives.ends[owner]:
             return False
         if other is not target and lives.last_use.get(other, -1) >= step:
@@ -224,13 +228,19 @@ def _in_place(lives: Lifetimes, value: SSAValue, argument: int) -> bool:
     return _reads_where_it_writes(owner, owner.results.index(value), target)  # pyright: ignore[reportArgumentType]
 
 
-def _storage(lives: Lifetimes, argument: int) -> list[BlockArgument]:
-    """The arguments that share storage with one, itself included."""
-    shares = [set((k, *a.shares)) for k, a in enumerate(lives.signature.arguments)]
-    group = {argument}
-    for _ in shares:
-        group |= {k for s in shares if s & group for k in s}
-    return [a for a in lives.func.body.block.args if a.index in group]
+def _storage(func: FuncOp, signature: Signature) -> list[list[BlockArgument]]:
+    """Per argument those that share storage with it, directly or through others."""
+    groups: list[list[BlockArgument]] = []
+    for k, (value, role) in enumerate(zip(func.body.block.args, signature.arguments, strict=True)):
+        group = [value]
+        for other in role.shares:  # earlier arguments
+            if groups[other] is not group:
+                group.extend(groups[other])
+                for member in group:
+                    if member.index < k:
+                        groups[member.index] = group
+        groups.append(group)
+    return groups
 
 
 def _reads_where_it_writes(op: kernel.FusedOp, result: int, target: SSAValue) -> bool:

@@ -35,6 +35,14 @@ func.func @shared_storage(%w: tensor<64xf32>, %v: tensor<64xf32> {isthmus.shares
   func.return %n : tensor<64xf32>
 }
 
+// Nor where one is read that shares it through a third.
+// CHECK-LABEL: @shared_through_another
+// CHECK:       places = {{\[\[}}"output", 0]]
+func.func @shared_through_another(%w: tensor<64xf32>, %v: tensor<64xf32>, %u: tensor<64xf32> {isthmus.shares = #isthmus.lit<[0, 1]>}) -> (tensor<64xf32> {isthmus.mutated = 0 : i64}) {
+  %n = prim.add %w, %v : tensor<64xf32>
+  func.return %n : tensor<64xf32>
+}
+
 // A bias is written over by the sum that updates it: each point reads its own element once, before it writes.
 // CHECK-LABEL: @bias
 // CHECK:       classes = ["parallel", "row"]
