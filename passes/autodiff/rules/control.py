@@ -8,11 +8,11 @@ from typing import cast
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from isthmus import ir
-from isthmus.diagnostics import CompileError
 from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
 from isthmus.passes.autodiff.expand import inline
-from isthmus.passes.autodiff.pull import activity, pull
+from isthmus.passes.autodiff.pull import activity, made_since, pull
+from isthmus.passes.autodiff.rules.rewind import rewind
 from isthmus.passes.autodiff.rules.scan import make_scan
 from isthmus.passes.autodiff.rules.while_loop import as_scan, steps_of
 from isthmus.passes.autodiff.table import Cotangents, Fallbacks, Needs, nested_pullback
@@ -27,8 +27,11 @@ def pull_block(
     fallbacks: Fallbacks,
 ) -> Cotangents:
     """Recompute a region's block on arguments inside e's block and pull cotangents of its results through it."""
-    results = inline(e, block, arguments, fallbacks)
-    ops = list(e.block.ops)
+    last = e.block.last_op
+    apart = Emitter(e.block)  # shares nothing, so that exactly the block's ops lie between arguments and results
+    apart.location = e.location
+    results = inline(apart, block, arguments, fallbacks)
+    ops = made_since(e, last)
     active = activity(ops, [a for a, need in zip(arguments, needs, strict=True) if need])
     seeds: dict[SSAValue, SSAValue] = {}
     for value, ct in zip(results, cts, strict=True):
@@ -84,6 +87,20 @@ def scan(e: Emitter, op: prim.ScanOp, cts: Cotangents, needs: Needs, fallbacks: 
     return _Scan(op, needs).pull(e, cts, fallbacks)
 
 
+def closed_over_steps(block: Block, carried: int, needs: list[bool]) -> list[bool]:
+    """A carry takes part in differentiation as soon as what a step puts into it does."""
+    last = block.last_op
+    assert last is not None
+    following = ir.operands_of(last)[:carried]
+    ops = list(block.ops)
+    while True:
+        active = activity(ops, [a for a, need in zip(block.args, needs, strict=True) if need])
+        grown = [need or (k < carried and following[k] in active) for k, need in enumerate(needs)]
+        if grown == needs:
+            return needs
+        needs = grown
+
+
 class _Scan:
     """What of a scan takes part in differentiation."""
 
@@ -94,20 +111,7 @@ class _Scan:
         bounds = self.carried + self.scanned
         self.carries, self.slices = operands[: self.carried], operands[self.carried : bounds]
         self.rest = operands[bounds:]
-        self.needs = self._closed_over_steps(list(needs))
-
-    def _closed_over_steps(self, needs: list[bool]) -> list[bool]:
-        """A carry takes part as soon as what a step puts into it does."""
-        last = self.block.last_op
-        assert last is not None
-        following = ir.operands_of(last)[: self.carried]
-        ops = list(self.block.ops)
-        while True:
-            active = activity(ops, [a for a, need in zip(self.block.args, needs, strict=True) if need])
-            grown = [need or (k < self.carried and following[k] in active) for k, need in enumerate(needs)]
-            if grown == needs:
-                return needs
-            needs = grown
+        self.needs = closed_over_steps(self.block, self.carried, list(needs))
 
     def pull(self, e: Emitter, cts: Cotangents, fallbacks: Fallbacks) -> Cotangents:
         """Emit the backward loop; gives the operands' cotangents."""
@@ -168,18 +172,36 @@ def keep_carries(op: prim.ScanOp) -> list[SSAValue]:
 
 @nested_pullback(prim.WhileOp)
 def while_(e: Emitter, op: prim.WhileOp, cts: Cotangents, needs: Needs, fallbacks: Fallbacks) -> Cotangents:
-    """As a scan over as many steps as it can have, run again for its tape; refused where no number bounds them."""
+    """As a scan over as many steps as it can have, run again for its tape; `rewind` where no number bounds them."""
     operands, carried = ir.operands_of(op), cast(int, op.carried.data)
     steps = steps_of(op, operands)
     if steps is None:
-        raise CompileError(
-            "cannot be differentiated backwards: nothing bounds its number of steps before it runs",
-            location=ir.source_location(op),
-            op=op.name,
-            cure="use torch._higher_order_ops.scan or a Python loop, let the condition compare a counter that starts "
-            "at a constant with a constant (i < 10, also beside others), or detach what the loop carries",
-        )
+        return _pull_counted(e, op, cts, needs, fallbacks)
     if steps.bound == 0:
         return (*cts, *(None for _ in operands[carried:]))
     found = _Scan(as_scan(e, op, operands, steps), [*needs[:carried], False, *needs[carried:]]).pull(e, cts, fallbacks)
     return (*found[:carried], *found[carried + 1 :])
+
+
+def _pull_counted(e: Emitter, op: prim.WhileOp, cts: Cotangents, needs: Needs, fallbacks: Fallbacks) -> Cotangents:
+    operands, carried, block = ir.operands_of(op), cast(int, op.carried.data), op.body.block
+    needs = closed_over_steps(block, carried, list(needs))
+    moving = [k for k in range(carried) if needs[k]]
+    still = [k for k in range(carried, len(operands)) if needs[k]]
+
+    def advance(inner: Emitter, arguments: Sequence[SSAValue]) -> Sequence[SSAValue]:
+        return inline(inner, block, arguments, fallbacks)
+
+    def pull_step(inner: Emitter, arguments: Sequence[SSAValue], state: Sequence[SSAValue]) -> Sequence[SSAValue]:
+        carry_cts = dict(zip(moving, state, strict=False))
+        found = pull_block(inner, block, arguments, needs, [carry_cts.get(k) for k in range(carried)], fallbacks)
+        gradients = {k: found[k] or inner.zeros_like(arguments[k]) for k in (*moving, *still)}
+        sums = zip(state[len(moving) :], still, strict=True)
+        return [*(gradients[k] for k in moving), *(inner.add(total, gradients[k]) for total, k in sums)]
+
+    seeds = [e.zeros_like(operands[k]) if (ct := cts[k]) is None else ct for k in moving]
+    state = rewind(e, op, carried, [*seeds, *(e.zeros_like(operands[k]) for k in still)], advance, pull_step)
+    found: list[SSAValue | None] = [None] * len(operands)
+    for place, value in zip([*moving, *still], state, strict=True):
+        found[place] = value
+    return found
