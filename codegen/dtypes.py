@@ -143,11 +143,22 @@ def from_half_bits(m: Math, short: Value) -> Value:
 def from_memory(m: Math, x: Value, dtype: str) -> Value:
     """Turn an element (or vector of them) as loaded into its register form."""
     if dtype == "bf16":
+        if m.has_bfloat and x.type.lanes % 4 == 0:
+            return _from_pairs(m, x)
         wide = m.f.cast("zext", x, x.type.with_scalar("i32")) << 16
         return m.f.bitcast(wide, x.type.with_scalar("float"))
     if dtype == "f16":
         return from_half_bits(m, x)
     return m.f.compare("ne", x, 0) if dtype == "i1" else x
+
+
+def _from_pairs(m: Math, x: Value) -> Value:
+    """Give the f32 of bf16 bits, two in a word: the lower one is shifted up, the upper one stands where it belongs."""
+    lanes = x.type.lanes
+    words = m.f.bitcast(x, Type.of("i32", lanes // 2))
+    order = [n // 2 + (n % 2) * (lanes // 2) for n in range(lanes)]
+    both = m.f.shuffle(words << 16, words & -0x10000, order)
+    return m.f.bitcast(both, x.type.with_scalar("float"))
 
 
 def to_memory(m: Math, x: Value, dtype: str) -> Value:

@@ -30,8 +30,10 @@ from isthmus.codegen.nvptx.ahead import Ahead, Step
 from isthmus.codegen.nvptx.coarse import coarse_exp, is_coarse
 from isthmus.codegen.nvptx.division import divide_alike
 from isthmus.codegen.nvptx.plan import GridPlan
+from isthmus.codegen.nvptx.positions import is_position
 from isthmus.codegen.nvptx.random import ThreadDraws
 from isthmus.codegen.nvptx.threads import Threads
+from isthmus.codegen.vector_math import Math
 from isthmus.dialects import kernel as k
 from isthmus.dialects import prim
 
@@ -98,6 +100,8 @@ class ThreadBody(Body):
             n, d = (self.state.get(v) for v in ir.operands_of(op))
             n, coarse = self.state.splat_value(cast(Value, n)), is_coarse(op)
             self.state.set(op.y, divide_alike(self.math, n, cast(Value, d), ir.dtype_of(op.y), coarse=coarse))
+        elif isinstance(op, prim.CmpOp) and (found := is_position(self.state, op)) is not None:
+            self.state.set(op.y, found)
         elif isinstance(op, prim.ExpOp) and is_coarse(op):
             x = cast(Value, self.state.get(ir.operands_of(op)[0]))
             self.state.set(op.y, round_to(self.math, coarse_exp(self.math, x), ir.dtype_of(op.y)))
@@ -178,7 +182,7 @@ class ThreadBody(Body):
         operand = self.state.splat(self.state.get(value))
         if place == "shared":
             assert isinstance(operand, Value)
-            raw = to_memory(self.math, operand, ir.dtype_of(value))
+            raw = _as_read(self.math, operand, ir.dtype_of(value))
             self.state.f.store(raw, self._shared_place(value, raw.type), _shared_alignment(raw.type))
             return
         for n, part in enumerate(parts_of(operand)):
@@ -234,3 +238,10 @@ class ThreadBody(Body):
 
 def _shared_alignment(type_: Type) -> int:
     return min(16, type_.bits // 8 * (type_.lanes & -type_.lanes))
+
+
+def _as_read(m: Math, x: Value, dtype: str) -> Value:
+    """Give the element that an exact register holds, so that what was just read and widened is stored as it was."""
+    if dtype != "bf16":
+        return to_memory(m, x, dtype)
+    return m.f.cast("trunc", m.lshr(m.bits(x), 16), x.type.with_scalar("i16"))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from isthmus.passes.analysis import cost
+from isthmus.passes.analysis.access import Index
 from isthmus.passes.fusion.align import Link, align
 from isthmus.passes.fusion.clusters import Cluster, build
 from isthmus.passes.fusion.emit import Strides
@@ -19,6 +20,13 @@ LARGEST_KERNEL = 64
 
 FEWEST_POINTS = 8
 """A merge that leaves fewer parallel points than this, where there were more, is refused."""
+
+BETWEEN = "another step lies between them"
+MOST_BETWEEN = 4
+"""Kernels that a merge takes along at most because they lie between."""
+
+WORTH_MORE = 8 * cost.LAUNCH_BYTES
+"""A merge that saves so many bytes takes along what lies between."""
 
 Unit = Cluster | Node
 """A step of the program: a kernel or a library call."""
@@ -137,11 +145,14 @@ class Merger:
         for cluster in list(self.alive):
             self._push_neighbours(cluster, both=False)
         while self._queue:
-            _, _, _, first, second = heapq.heappop(self._queue)
+            saving, _, _, first, second = heapq.heappop(self._queue)
             if first in self.alive and second in self.alive:
                 merged = self.attempt(first, second)
                 if merged is not None:
                     self.replace((first, second), (merged,))
+                elif -saving >= WORTH_MORE:
+                    merged = self._along(first, second)
+                if merged is not None:
                     self._push_neighbours(merged, both=True)
 
     def _push_neighbours(self, cluster: Cluster, *, both: bool) -> None:
@@ -174,8 +185,9 @@ class Merger:
                         yield value, reader, value.nbytes * (2.0 if alone else 1.0)
 
     def _siblings(self, cluster: Cluster, value: Value) -> Iterator[tuple[Value, Cluster, float]]:
-        readers = [u for u in self.readers[value] if isinstance(u, Cluster)]
-        if len(readers) > 1:
+        """Who reads the same just before and after, not at places that data tell: that is a part of it."""
+        readers = [u for u in self.readers[value] if isinstance(u, Cluster) and _is_walked(u.reads[value])]
+        if len(readers) > 1 and cluster in readers:
             readers.sort(key=lambda c: c.last)
             at = readers.index(cluster)
             for other in (*readers[max(at - 1, 0) : at], *readers[at + 1 : at + 2]):
@@ -209,11 +221,49 @@ class Merger:
             return None
         return merged
 
+    def _along(self, first: Cluster, second: Cluster) -> Cluster | None:
+        """Merge two kernels and those between them, which alone would save little: all of them, or nothing."""
+        between = self._between(first, second)
+        if not between:
+            return None
+        done: list[tuple[tuple[Cluster, Cluster], Cluster]] = []
+        current = first
+        for step in (*between, second):
+            merged = self.attempt(current, step)
+            if merged is None:
+                for pair, made in reversed(done):
+                    self.replace((made,), pair)
+                return None
+            self.replace((current, step), (merged,))
+            done.append(((current, step), merged))
+            current = merged
+        return current
+
+    def _between(self, first: Cluster, second: Cluster) -> list[Cluster]:
+        """The kernels that need `first` and that `second` needs, in order; none where they are many or library calls."""
+        found: dict[Cluster, None] = {}
+        stack: list[Cluster] = [second]
+        while stack:
+            later = stack.pop()
+            for unit in {self.home[v] for v in later.reads if v in self.home} - {first, later}:
+                if unit in found or not self._needs(unit, first):
+                    continue
+                if not isinstance(unit, Cluster) or len(found) == MOST_BETWEEN:
+                    return []
+                found[unit] = None
+                stack.append(unit)
+        return sorted(found, key=lambda c: c.last)
+
+    def _needs(self, later: Unit, earlier: Cluster) -> bool:
+        """Whether a step reads what `earlier` writes, itself or through others."""
+        direct = any(self.home.get(v) is earlier for v in self._reads(later))
+        return direct or self.waits(later, earlier)
+
     def _merge(self, first: Cluster, second: Cluster) -> Cluster:
         if len(first.frames) + len(second.frames) > LARGEST_KERNEL:
             raise Refused(f"the kernel would have more than {LARGEST_KERNEL} reductions and buffers")
         if self.depends(second, first) or self.depends(first, second):
-            raise Refused("another step lies between them")
+            raise Refused(BETWEEN)
         both = (first, second)
         sizes, frames = align((first.sizes, dict(first.frames)), (second.sizes, dict(second.frames)), links(*both))
         merged = build(sizes, frames, lambda v: self.is_read(v, both), self.strides)
@@ -233,12 +283,12 @@ class Merger:
         """Whether `later` needs `earlier` through some third step."""
         return self.waits(later, earlier)
 
-    def waits(self, later: Cluster, earlier: Unit) -> bool:
+    def waits(self, later: Unit, earlier: Unit) -> bool:
         """Whether `later` needs a kernel or a library call through some third step."""
         bound = earlier.first if isinstance(earlier, Cluster) else earlier.number
         seen: set[Unit] = {later}
         stack: list[Unit] = []
-        for value in later.reads:
+        for value in self._reads(later):
             unit = self.home.get(value)
             if unit is not None and unit is not earlier and unit not in seen:
                 seen.add(unit)
@@ -284,6 +334,10 @@ class Merger:
 def _shares(cluster: Cluster) -> int:
     """So many threads can share its work."""
     return cost.partitions(point_count(cluster.draft, cluster.parallel), int(cluster.traffic))
+
+
+def _is_walked(index: Index) -> bool:
+    return not any(e.values() for e in index)
 
 
 def _last_node(cluster: Cluster) -> Node:

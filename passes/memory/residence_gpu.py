@@ -26,25 +26,30 @@ MOST_SHARED = 112 << 10
 
 def keep_rows(
     op: kernel.FusedOp, spread: int, *, steps: int | None, width: int, threads: int, whole_block: bool
-) -> None:
-    """Write the residence of row values. `steps`: of one thread in a row, each of `width` elements."""
+) -> bool:
+    """Write the residence of row values, and tell whether it is shared memory.
+
+    `steps`: of one thread in a row, each of `width` elements.
+    """
     kept = _kept(op, spread)
     sums = [o for o in op.block.ops if isinstance(o, kernel.AccumulateOp) and spread in _dims(o)]
     if steps is not None and steps <= MOST_STEPS:
         words = sum(_words(v) for v in kept) + sum(_words(s.x) for s in sums)
         if words * steps * width <= min(MOST_REGISTERS, REGISTERS // threads - OTHERS):
             _mark([*(cast(Operation, v.owner) for v in kept), *sums], "register")
-            return
+            return False
     length = 1
     for d in op.rows:
         size = op.sizes_[d]
         if not isinstance(size, int):
-            return
+            return False
         length *= size
     fits = sum(ir.itemsize(ir.dtype_of(v)) for v in kept) * length <= MOST_SHARED
     simple = not any(ir.is_complex(ir.dtype_of(v)) for v in kept)
-    if whole_block and fits and simple:
+    in_shared = bool(kept) and whole_block and fits and simple
+    if in_shared:
         _mark([cast(Operation, v.owner) for v in kept], "shared")
+    return in_shared
 
 
 def read_ahead(op: kernel.FusedOp, spread: int, *, steps: int, width: int, threads: int) -> bool:

@@ -241,13 +241,18 @@ def _walk_together(op: kernel.FusedOp, spread: int, sums: list[kernel.Accumulate
         op.properties["flat"] = Literal.of(True)
     steps = -(-vectors // group) if flat else _steps(op, spread, group * width)
     length = _extent(op, op.rows) if flat else cost.numeric(size)
-    whole = sums and steps is not None and length % (group * width) == 0 and _walks_many(op)
-    if not (whole and read_ahead(op, spread, steps=steps, width=width, threads=threads)):
-        keep_rows(op, spread, steps=steps, width=width, threads=threads, whole_block=threads == group)
+    whole = length % (group * width) == 0
+    in_shared, ahead = False, False
+    if sums and steps is not None and whole and _walks_many(op):
+        ahead = read_ahead(op, spread, steps=steps, width=width, threads=threads)
+    if not ahead:
+        in_shared = keep_rows(op, spread, steps=steps, width=width, threads=threads, whole_block=threads == group)
+    if in_shared and group == MOST_THREADS and not sums:
+        threads = group = MOST_THREADS // 2  # one block reads while the other one computes
     if sums:
         _write(op, width=width, unroll=STEPS // 2, threads=threads, group=group)
         return
-    unroll = 4 if width == 1 else 2  # reads in flight
+    unroll = 4 if width == 1 or in_shared else 2  # reads in flight
     _write(op, partitions=kernel.points(op), width=width, unroll=unroll, threads=threads, group=group, chunk=1)
 
 

@@ -259,3 +259,20 @@ def test_half_precision_takes_the_coarse_exponential():
     assert "ftz" in nvptx.llvm_text([c.kernel], "sm_90")[0]
     exact = torch.softmax(x.double(), -1)
     assert ((result.double() - exact).abs() <= exact * 2.0**-8 + 1e-37).all()
+
+
+@pytest.mark.parametrize("predicate", ["eq", "ne"])
+@pytest.mark.parametrize("n", [20, 6])
+def test_lanes_know_whether_they_are_at_a_place(predicate, n):
+    """However far away the place is: 2^32 + 1 is not 1."""
+    body = f"""
+    %t = kernel.load {{operand = 0, map = [d0]}} : i64
+    %i = kernel.index {{map = [d1 + 3]}} : i64
+    %c = prim.cmp %t, %i {{predicate = "{predicate}"}} : i1
+    kernel.store %c {{result = 0, map = [d0, d1]}}"""
+    text = function([tensor([9], "i64")], [tensor([9, n], "i1")], [9, n], [PARALLEL, ROW], body)
+    places = torch.tensor([3, 4, 22, 2, 0, -1, 5 + (1 << 32), 3 - (1 << 32), (1 << 63) - 1])
+    c = on_grid(text)
+    schedule(c.kernel)
+    (result,) = c(places)
+    assert torch.equal(result, (places[:, None] == torch.arange(n) + 3) == (predicate == "eq"))
