@@ -65,10 +65,11 @@ def schedule(op: kernel.FusedOp, vector_bits: int) -> None:
         set_("partitions", Literal.of(count))
         if isinstance(count, Size):
             set_("symbols", Literal.of(tuple(sorted(count.symbols().union(op.symbols_)))))
-    vector = _vector(op)
+    width = _width(op, vector_bits)
+    vector = _vector(op, width)
     if vector is not None:
         set_("vector", Literal.of(vector))
-        set_("width", Literal.of(_width(op, vector_bits)))
+        set_("width", Literal.of(width))
         reduces = any(isinstance(o, (kernel.ReduceOp, kernel.AccumulateOp)) for o in op.block.ops)
         set_("unroll", Literal.of(4 if reduces else 2))
     _choose_residence(op)
@@ -96,17 +97,22 @@ def _partitions(op: kernel.FusedOp) -> Dim:
     return cost.symbolic_partitions(kernel.points(op), moved_bytes(op))
 
 
-def _vector(op: kernel.FusedOp) -> int | None:
-    """The dim along which most bytes are neighbours: the last row dim or the last parallel one."""
+def _vector(op: kernel.FusedOp, width: int) -> int | None:
+    """The dim along which most bytes are neighbours: the last row dim or the last parallel one.
+
+    Of a dim shorter than a vector (the window of a pooling) only so many lanes work; where it is a row, every point
+    pays for a reduction over lanes besides.
+    """
     candidates = [dims[-1] for dims in (op.rows, op.parallel) if dims]
     if any(isinstance(o, kernel.CumulativeOp) for o in op.block.ops):
         candidates = [d for d in candidates if d not in op.rows]
     scatters = any(isinstance(o, kernel.StoreOp) and o.kind is not None for o in op.block.ops)
     if scatters:
         candidates = [d for d in candidates if d not in op.rows]
-    best, most = None, 0
+    best, most = None, 0.0
     for d in candidates:
-        near = neighbouring_bytes(op, d)
+        filled = min(1.0, cost.numeric(op.sizes_[d]) / width)
+        near = neighbouring_bytes(op, d) * filled * (filled if d in op.rows else 1.0)
         if near > most:
             best, most = d, near
     return best
