@@ -240,7 +240,7 @@ class Merger:
         return current
 
     def _between(self, first: Cluster, second: Cluster) -> list[Cluster]:
-        """The kernels that need `first` and that `second` needs, in order; none where they are many or library calls."""
+        """The kernels that need `first` and that `second` needs, in order; none where many or a library call are."""
         found: dict[Cluster, None] = {}
         stack: list[Cluster] = [second]
         while stack:

@@ -21,8 +21,8 @@ from isthmus import ir
 from isthmus.dialects import kernel
 from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
-from isthmus.passes.memory.contract_schedule_gpu import schedule_contraction
 from isthmus.passes.memory.accuracy_gpu import mark_accuracy
+from isthmus.passes.memory.contract_schedule_gpu import schedule_contraction
 from isthmus.passes.memory.residence_gpu import keep_rows, read_ahead
 from isthmus.passes.memory.schedule import neighbouring_bytes
 from isthmus.sizes import Dim, Size
