@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from isthmus.driver.compilers import compiler
     from isthmus.driver.explain import explain
     from isthmus.driver.measure import measure
+    from isthmus.driver.options import list_mode_options
     from isthmus.driver.rules import register_decomposition, register_derivative, register_rewrite
     from isthmus.driver.train_step import train_step
     from isthmus.frontend.custom_vjp import custom_vjp
@@ -30,6 +31,7 @@ _PUBLIC = {
     "register_decomposition": "isthmus.driver.rules",
     "register_derivative": "isthmus.driver.rules",
     "register_rewrite": "isthmus.driver.rules",
+    "list_mode_options": "isthmus.driver.options",
     "measure": "isthmus.driver.measure",
     "reset": "isthmus.driver.api",
     "trace": "isthmus.driver.api",
@@ -56,6 +58,7 @@ __all__ = [
     "jacrev",
     "jvp",
     "last_call_native",
+    "list_mode_options",
     "measure",
     "register_decomposition",
     "register_derivative",

@@ -58,6 +58,7 @@ class IsthmusOpt(xDSLOptMain):
         group.add_argument("--print-ir-before-all", action="store_true", help="print the IR before each pass (stderr)")
         group.add_argument("--print-ir-after-all", action="store_true", help="print the IR after each pass (stderr)")
         group.add_argument("--list-passes", action="store_true", help="list the passes with their contracts and exit")
+        group.add_argument("--list-modes", action="store_true", help="print the options of every mode and exit")
         group.add_argument(
             "--reproducer",
             metavar="FILE",
@@ -103,6 +104,8 @@ def opt(argv: Sequence[str] | None = None) -> int:
     if "--list-passes" in arguments:
         _list_passes()
         return 0
+    if "--list-modes" in arguments:
+        return main(["modes"])
     driver = None
     try:
         driver = IsthmusOpt(args=arguments)
@@ -124,6 +127,6 @@ def _report(failure: PassFailure, path: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `isthmus trace|explain`; see `isthmus --help`."""
+    """Run `isthmus trace|explain|modes`; see `isthmus --help`."""
     commands = import_module("isthmus.driver.commands")
     return cast(int, commands.run(list(sys.argv[1:] if argv is None else argv)))

@@ -1,4 +1,4 @@
-"""`isthmus trace` prints a program at a stage, `isthmus explain` says what happened to it."""
+"""`isthmus trace` prints a program at a stage, `isthmus explain` what happened to it, `isthmus modes` a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from isthmus.diagnostics import CompileError
 from isthmus.driver.artifacts import ARTIFACTS
-from isthmus.driver.options import BACKENDS
+from isthmus.driver.options import BACKENDS, mode_table
 
 STAGES = ("graph", "functional", "prim", "joint", "forward", "backward", "kernels")
 
@@ -52,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     explain = commands.add_parser("explain", help="say what happened to a program", description=_HELP)
     explain.add_argument("--backend", choices=BACKENDS, default="native", help="default: %(default)s")
     explain.set_defaults(command=_explain)
+    modes = commands.add_parser("modes", help="print the options of every mode", description=_MODES)
+    modes.set_defaults(command=_modes)
     for command in (trace, explain):
         command.add_argument("program", help="module:name or path/to/file.py:name of a function, module or class")
         command.add_argument(
@@ -72,6 +74,13 @@ _HELP = (
     "size and dtype. Example: isthmus trace model.py:Net 2x3x32x32xf32 --stage joint. "
     f"Artifacts for ISTHMUS_LOGS: {', '.join(ARTIFACTS)}."
 )
+
+_MODES = "What `isthmus.compile(mode=...)` sets every option to; a star marks what differs from the default mode."
+
+
+def _modes(arguments: argparse.Namespace) -> int:
+    print(mode_table())
+    return 0
 
 
 def _trace(arguments: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ MODES: dict[str, Mapping[str, object]] = {
     "max-autotune": {"cuda_graphs": True},
     "max-autotune-no-cudagraphs": {},
 }
-"""torch.compile's modes -> options; on a CPU they are all alike."""
+"""torch.compile's modes -> options that differ from the default; on a CPU CUDA graphs change nothing."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Options:
     `contractions`: on a CPU, "own" (a product joins with what makes its operands or reads its result where that moves
     fewer bytes), "large" (of those, the large ones) or "library" (every product is a library call). `cuda_graphs`: on
     a GPU, replay a direction as one CUDA graph from its third call with the same shapes on.
+    `fold_into_conv`: in programs without gradients, scales and shifts of channels after a convolution (batch norm by
+    running statistics) become part of its weight, at every call; results differ by rounding.
     `forward_compiler`, `backward_compiler`: what makes the functions callable (`driver.compilers.Compiler`, or a
     built-in one by name; None: what `backend` says). The forward one compiles programs without gradients too, the
     backward one derivatives of every order. `partition`: a function from the joint program (`passes.partition.Joint`)
@@ -58,6 +60,7 @@ class Options:
     recompile_limit: int = 64
     contractions: str = "library"
     cuda_graphs: bool = False
+    fold_into_conv: bool = False
     forward_compiler: Compiler | str | None = None
     backward_compiler: Compiler | str | None = None
     partition: Choose | None = None
@@ -94,14 +97,53 @@ class Options:
 
     def with_settings(self, mode: str | None, settings: Mapping[str, object] | None) -> Options:
         """Add a mode and an options dictionary; ValueError on unknown ones, naming those that exist."""
-        if mode is not None and mode not in MODES:
-            raise ValueError(f"mode={mode!r} is none of {', '.join(map(repr, MODES))}")
-        known = {f.name for f in fields(Options)} - {"fullgraph", "dynamic"}
-        merged = {**MODES[mode or "default"], **(settings or {})}
+        known = set(settable())
+        merged = {**_mode(mode or "default"), **(settings or {})}
         unknown = set(merged) - known
         if unknown:
             raise ValueError(f"unknown options {sorted(unknown)}; there are {', '.join(sorted(known))}")
         return replace(self, **cast(dict[str, str], merged))
+
+
+def settable() -> list[str]:
+    """Give the names of the options that `isthmus.compile(options=...)` takes."""
+    return [f.name for f in fields(Options) if f.name not in ("fullgraph", "dynamic")]
+
+
+def _mode(mode: str) -> Mapping[str, object]:
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r} is none of {', '.join(map(repr, MODES))}")
+    return MODES[mode]
+
+
+def list_mode_options(mode: str | None = None) -> dict[str, dict[str, object]]:
+    """Give what each mode of `isthmus.compile(mode=...)` sets every option to: mode -> option -> value.
+
+    With `mode`, that one alone. `isthmus modes` prints it as a table. ValueError on an unknown mode, which names those
+    that exist.
+    """
+    found: dict[str, dict[str, object]] = {}
+    for name in MODES if mode is None else (mode,):
+        chosen = Options().with_settings(name, None)
+        found[name] = {option: getattr(chosen, option) for option in settable()}
+    return found
+
+
+def mode_table() -> str:
+    """Give the options of all modes as text, a line per option; a star marks what differs from the default mode."""
+    modes = list_mode_options()
+    plain = modes["default"]
+    rows = [["option", *modes]]
+    for option, usual in plain.items():
+        values = [modes[name][option] for name in modes]
+        rows.append([option, *(f"{_shown(v)}{'' if v == usual else ' *'}" for v in values)])
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    lines = ["  ".join(f"{cell:{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool | None) else str(value)
 
 
 _ALLOWED: dict[str, tuple[object, ...]] = {
@@ -111,4 +153,5 @@ _ALLOWED: dict[str, tuple[object, ...]] = {
     "math": ("strict",),
     "decompositions": ("default", "none"),
     "contractions": ("own", "large", "library"),
+    "fold_into_conv": (False, True),
 }

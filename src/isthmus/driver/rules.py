@@ -38,6 +38,9 @@ class Rule:
     function: Function
     pattern: Pattern | None = None
     when: Function | None = None
+    matched: Function | None = None
+    """The pattern as torch code."""
+    stage: str = "pre-grad"
 
     def remove(self) -> None:
         """Forget the rule; nothing happens when it is forgotten already."""
@@ -61,10 +64,13 @@ class Rule:
 
 _RULES: list[Rule] = []
 
+STAGES = ("pre-grad", "post-grad")
+"""When rewrites act: on the captured program, or on forward and backward after gradients were taken and cut apart."""
 
-def registered() -> tuple[Rule, ...]:
-    """Give the rules in force, oldest first; of two for one overload the later counts."""
-    return tuple(_RULES)
+
+def registered(stage: str | None = None) -> tuple[Rule, ...]:
+    """Give the rules in force (of a stage), oldest first; of two for one overload the later counts."""
+    return tuple(r for r in _RULES if stage in (None, r.stage))
 
 
 def _enter(rule: Rule) -> Rule:
@@ -102,6 +108,7 @@ def register_rewrite(
     examples: Sequence[Tensor] | None = None,
     when: Function | None = None,
     name: str | None = None,
+    stage: str = "pre-grad",
 ) -> Rule:
     """Put `replacement(*tensors)` wherever a program computes `pattern(*tensors)`; the model's code stays as it is.
 
@@ -111,14 +118,21 @@ def register_rewrite(
     put in is not matched again, and its gradient is its own. Matches are counted: `isthmus.explain`,
     ISTHMUS_LOGS=rewrites.
 
-    CompileError where the pattern is not made of operators alone or gives more than one tensor.
+    With `stage="post-grad"` it acts on forward and backward, each for itself, after gradients were taken: on what they
+    compute, whoever wrote it, so that pattern and replacement need no gradient. Both are decomposed into primitives as
+    programs are; where operands are broadcast, `examples` must be so too.
+
+    CompileError where the pattern is not made of operators alone or gives more than one tensor; ValueError on another
+    stage.
     """
+    if stage not in STAGES:
+        raise ValueError(f"stage={stage!r} is none of {', '.join(map(repr, STAGES))}")
     title = name or getattr(pattern, "__name__", "pattern")
-    rule = Rule("rewrite", title, replacement, None, when)
+    rule = Rule("rewrite", title, replacement, None, when, pattern, stage)
     code = getattr(pattern, "__code__", None)
     count = code.co_argcount if code is not None else 0
     given = list(examples) if examples is not None else [torch.empty(4, 4, device="meta") for _ in range(count)]
-    with _Blamed(Rule("rewrite", title, pattern)):
+    with Blamed(Rule("rewrite", title, pattern)):
         module = tracing.trace_function(pattern, [tracing.tensor_type(t) for t in given], hints={}, as_pattern=True)
         assert module is not None
         rule.pattern = Pattern(_functional(module))
@@ -126,10 +140,11 @@ def register_rewrite(
     return _enter(rule)
 
 
-class _Blamed:
+class Blamed:
     """Errors inside name the rule and where it stands."""
 
     def __init__(self, rule: Rule, call: aten.CallOp | None = None) -> None:
+        """`call`: the call that the rule is used for."""
         self.rule, self.call = rule, call
 
     def __enter__(self) -> None:
@@ -163,7 +178,7 @@ def apply_rules(module: ModuleOp, hints: Mapping[str, int]) -> Applied:
     """Apply the rules in force to a captured program on values, in place: rewrites, derivatives, decompositions."""
     user = _UserRules(module, hints)
     applied = Applied()
-    for rule in registered():
+    for rule in registered("pre-grad"):
         if rule.kind == "rewrite":
             applied.counts[str(rule)] = user.rewrite(rule)
     for kind, run in (("derivative", user.derivative), ("decomposition", user.decomposition)):
@@ -241,7 +256,7 @@ class _UserRules:
         trace: Callable[[], tuple[FuncOp | None, Sequence[bool]]],
     ) -> tuple[FuncOp | None, Sequence[bool]]:
         if key not in self._traced:
-            with _Blamed(rule, op):
+            with Blamed(rule, op):
                 self._traced[key] = trace()
         return self._traced[key]
 
