@@ -107,6 +107,7 @@ def differentiate(
     seeds = _seeds(body.emitter, ((body.results[k], t) for k, t in tangents.items()))
     found = pull(body.emitter, ops, active, seeds, fallbacks)
     reached: set[SSAValue] | None = None
+    has_empty = any(ir.numel(v) == 0 for v in active)  # then torch's formulas run, on no elements
     gradients: dict[int, SSAValue] = {}
     zero: set[int] = set()
     for i in wanted:
@@ -115,7 +116,7 @@ def differentiate(
         if gradient is None:
             reached = reaching(ops, active, seeds) if reached is None else reached
             gradient = body.emitter.zeros_like(argument) if argument in reached else None
-            if not any(ir.numel(v) == 0 for v in active):  # else torch's formulas run, on no elements
+            if not has_empty:
                 zero.add(i)
         if gradient is not None:
             gradients[i] = gradient

@@ -13,6 +13,7 @@ After:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -68,6 +69,7 @@ class Lifetimes:
         self.last_use: dict[SSAValue, int] = {}
         self.steps: dict[Operation, int] = {}
         self.ends: dict[Operation, int] = {}
+        self._levels: dict[Operation, Mapping[Operation, int]] = {}
         self._clock = 0
         returned = ir.operands_of(cast(Operation, func.body.block.last_op))
         self._saved = {v for v, r in zip(returned, self.signature.results, strict=True) if r.saved is not None}
@@ -124,6 +126,13 @@ class Lifetimes:
         others = [v for v in buffer.values if ir.shape_of(v) != shape]
         as_result = value in self._kept and any(v in self._saved for v in others)
         return as_result or (value in self._saved and any(v in self._kept for v in others))
+
+    def levels_of(self, op: kernel.FusedOp) -> Mapping[Operation, int]:
+        """`kernel.levels`, found once."""
+        found = self._levels.get(op)
+        if found is None:
+            found = self._levels[op] = kernel.levels(op)
+        return found
 
     def _dies_at(self, value: SSAValue, op: Operation) -> bool:
         return self.last_use.get(value, 0) <= self.ends[op]
@@ -225,7 +234,8 @@ def _in_place(lives: Lifetimes, value: SSAValue, argument: int) -> bool:
             return False
         if other is not target and lives.last_use.get(other, -1) >= step:
             return False  # its place in the storage is not known here
-    return _reads_where_it_writes(owner, owner.results.index(value), target)  # pyright: ignore[reportArgumentType]
+    number = owner.results.index(value)  # pyright: ignore[reportArgumentType]
+    return _reads_where_it_writes(owner, number, target, lives.levels_of(owner))
 
 
 def _storage(func: FuncOp, signature: Signature) -> list[list[BlockArgument]]:
@@ -243,8 +253,7 @@ def _storage(func: FuncOp, signature: Signature) -> list[list[BlockArgument]]:
     return groups
 
 
-def _reads_where_it_writes(op: kernel.FusedOp, result: int, target: SSAValue) -> bool:
-    levels = kernel.levels(op)
+def _reads_where_it_writes(op: kernel.FusedOp, result: int, target: SSAValue, levels: Mapping[Operation, int]) -> bool:
     stores = [o for o in op.block.ops if isinstance(o, kernel.StoreOp) and o.result.data == result]
     if len(stores) != 1 or any(isinstance(o, kernel.AccumulateOp) and o.result.data == result for o in op.block.ops):
         return False
@@ -279,7 +288,7 @@ def _once_per_point(op: kernel.FusedOp, load: kernel.LoadOp, every: frozenset[in
     return True
 
 
-def _last_walk(op: kernel.FusedOp, load: Operation, levels: dict[Operation, int]) -> int:
+def _last_walk(op: kernel.FusedOp, load: Operation, levels: Mapping[Operation, int]) -> int:
     """The last walk in which a load may be executed: that of anything computed from it again."""
     reached = {load}
     last = levels[load]
