@@ -1,0 +1,86 @@
+"""Fast creation of ops, and what one asks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar, cast
+
+from xdsl.dialects.builtin import LocationAttr
+from xdsl.ir import Attribute, Block, Operation, OpResult, Region, SSAValue, SSAValues, Use
+
+from isthmus.ir.locations import UNKNOWN
+
+OpT = TypeVar("OpT", bound=Operation)
+
+
+def create_op(
+    cls: type[OpT],
+    operands: Sequence[SSAValue],
+    result_types: Sequence[Attribute],
+    properties: Mapping[str, Attribute] | None = None,
+    *,
+    location: LocationAttr = UNKNOWN,
+    regions: Sequence[Region] = (),
+    attributes: Mapping[str, Attribute] | None = None,
+) -> OpT:
+    """Create an op without IRDL's normalisation of arguments (a third of `Operation.create`'s time)."""
+    op = cls.__new__(cls)
+    uses: list[Use] = []
+    for index, operand in enumerate(operands):
+        use = Use(op, index)
+        first = operand.first_use
+        if first is not None:
+            use._next_use = first  # pyright: ignore[reportPrivateUsage]
+            first._prev_use = use  # pyright: ignore[reportPrivateUsage]
+        operand.first_use = use
+        uses.append(use)
+    hint = getattr(cls, "HINT", None)
+    results: list[OpResult[Attribute]] = []
+    for index, type_ in enumerate(result_types):
+        result = OpResult(type_, op, index)
+        result._name = hint  # pyright: ignore[reportPrivateUsage]
+        results.append(result)
+    cast(dict[str, object], op.__dict__).update(
+        _operands=SSAValues(operands),
+        _operand_uses=tuple(uses),
+        results=SSAValues(results),
+        _successors=(),
+        _successor_uses=(),
+        properties=dict(properties) if properties else {},
+        attributes=dict(attributes) if attributes else {},
+        location=location,
+        regions=(),
+        parent=None,
+        _next_op=None,
+        _prev_op=None,
+    )
+    for region in regions:
+        op.add_region(region)
+    return op
+
+
+def append_result(op: Operation, type_: Attribute) -> SSAValue:
+    """Give an op one more result, after those it has, which stay the same values."""
+    result = OpResult(type_, op, len(op.results))
+    result._name = getattr(type(op), "HINT", None)  # pyright: ignore[reportPrivateUsage]
+    op.results = SSAValues([*op.results, result])
+    return result
+
+
+def replace_terminator(block: Block, terminator: Operation) -> None:
+    """Put another op in the place of the block's last one, whose results nobody uses."""
+    last = block.last_op
+    if last is not None:
+        last.detach()
+        last.erase()
+    block.add_op(terminator)
+
+
+def operands_of(op: Operation) -> tuple[SSAValue, ...]:
+    """Give the operands as a tuple, without making a view."""
+    return op._operands  # pyright: ignore[reportPrivateUsage]
+
+
+def result_of(op: Operation) -> SSAValue:
+    """Give the first result."""
+    return op.results[0]
