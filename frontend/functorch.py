@@ -178,5 +178,8 @@ HANDLERS: dict[str, Handler] = {
     "torch.autograd.forward_ad._maybe_load_decompositions": nothing,
     **{f"torch._functorch.predispatch.{name}": handler for name, handler in _LEVELS.items()},
     **{f"torch._C._functorch.{name}": handler for name, handler in _LEVELS.items()},
+    # torch before 2.12 writes forward mode's own functions
+    **{f"torch._C.{name}": _LEVELS[name] for name in ("_enter_dual_level", "_exit_dual_level")},
+    **{f"torch.{name}": _LEVELS[name] for name in ("_make_dual", "_unpack_dual")},
 }
 """Name of a target -> what imports its calls."""
