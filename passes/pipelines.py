@@ -14,7 +14,7 @@ from xdsl.utils.arg_spec import parse_spec
 from isthmus.diagnostics import CompileError, IRError
 from isthmus.passes import PASSES, load_pass
 
-CAPTURED_TO_PRIM = ("functionalize", "decompose", "vectorize")
+CAPTURED_TO_PRIM = ("functionalize", "decompose", "vectorize", "form-attention")
 """From the captured program to primitives."""
 
 JOINT = ("differentiate", "end-differentiation", "simplify", "partition")

@@ -280,6 +280,15 @@ def extern(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequence[V
     return results if added is None else [cast(Tensor, results[0]) + added]
 
 
+@evaluates(kernel.AttentionOp, kernel.AttentionBwdOp)
+def stream(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequence[Value]:
+    """The primitive that the kernel stands for, on the operands as it sees them."""
+    assert isinstance(op, kernel.StreamOp)
+    seen = [_seen(x, view, frame) for x, view in zip(tensors(operands), op.views_, strict=False)]
+    properties = {key: Literal.of(value) for key, value in op.literals().items()}
+    return TABLE[op.primitive](ir.create_op(op.primitive, (), [r.type for r in op.results], properties), seen, frame)
+
+
 def _seen(x: Tensor, view: LiteralValue, frame: Frame) -> Tensor:
     if view is None:
         return x

@@ -79,7 +79,9 @@ def _scores(op: Operation, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     """scale·q kᵀ + mask, -inf where the key is not allowed."""
     scores = (q @ k.transpose(-1, -2)) * cast(float, ir.literal(op, "scale"))
     if mask is not None:
-        scores = scores + mask
+        fill = cast("float | None", ir.literal(op, "fill"))
+        boolean = mask.dtype is torch.bool
+        scores = torch.where(mask, scores, -torch.inf if fill is None else fill) if boolean else scores + mask
     if ir.literal(op, "causal") is True:
         rows, columns = scores.shape[-2:]
         later = torch.arange(columns)[None, :] > torch.arange(rows)[:, None]
@@ -87,31 +89,49 @@ def _scores(op: Operation, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     return scores
 
 
-def _probabilities(scores: Tensor, lse: Tensor) -> Tensor:
-    """exp(scores - lse); 0 in a row without any allowed key, whose lse is -inf."""
-    empty = torch.isneginf(lse)[..., None]
-    return torch.where(empty, torch.zeros_like(scores), torch.exp(scores - lse[..., None]))
+def _probabilities(op: Operation, scores: Tensor, lse: Tensor) -> Tensor:
+    """exp(scores - lse); in a row without any allowed key, whose lse is -inf, 0 or NaN."""
+    if lse.ndim == 4:
+        scores, lse = scores - lse[0, ..., None], lse[1]
+    p = torch.exp(scores - lse[..., None])
+    if ir.literal(op, "empty") == "nan":
+        return p
+    return torch.where(torch.isneginf(lse)[..., None], torch.zeros_like(scores), p)
+
+
+def _sums(scores: Tensor, apart: bool) -> Tensor:
+    """ln Σ exp(scores), or the maxima and what that is beyond them."""
+    if not apart:
+        return torch.logsumexp(scores, -1) if scores.shape[-1] else scores.new_full(scores.shape[:-1], -torch.inf)
+    top = scores.amax(-1) if scores.shape[-1] else scores.new_full(scores.shape[:-1], -torch.inf)
+    top = torch.where(torch.isneginf(top), 0, top)
+    return torch.stack([top, (scores - top[..., None]).exp().sum(-1).log()])
 
 
 @evaluates(prim.AttentionOp)
 def attention(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequence[Value]:
     """o = softmax(scale·q kᵀ + mask) v and lse"""
     q, k, v, *mask = (_wide(t) for t in tensors(operands))
+    k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
     dtype = torch_dtype(op.results[0].type)
     scores = _scores(op, q, k, mask[0] if mask else None)
-    lse = torch.logsumexp(scores, -1) if k.shape[2] else scores.new_full(scores.shape[:-1], float("-inf"))
-    return (_probabilities(scores, lse) @ v).to(dtype), lse
+    lse = _sums(scores, len(ir.shape_of(op.results[1])) == 4)
+    return (_probabilities(op, scores, lse) @ v).to(dtype), lse
 
 
 @evaluates(prim.AttentionBwdOp)
 def attention_bwd(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequence[Value]:
     """p = exp(scores - lse), ds = p·(g vᵀ - delta): dq = scale·ds k, dk = scale·dsᵀ q, dv = pᵀ g"""
     g, q, k, v, delta, lse, *mask = (_wide(t) for t in tensors(operands))
+    heads = k.shape[1]
+    k, v = (t.repeat_interleave(q.shape[1] // heads, 1) for t in (k, v))
     dtype = torch_dtype(op.results[0].type)
-    p = _probabilities(_scores(op, q, k, mask[0] if mask else None), lse)
+    p = _probabilities(op, _scores(op, q, k, mask[0] if mask else None), lse)
     ds = p * (g @ v.transpose(-1, -2) - delta[..., None]) * cast(float, ir.literal(op, "scale"))
-    gradients = ds @ k, ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ g
-    return tuple(t.to(dtype) for t in gradients)
+    if mask and mask[0].dtype is torch.bool:
+        ds = torch.where(mask[0], ds, 0.0)
+    shared = [t.unflatten(1, (heads, -1)).sum(2) for t in (ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ g)]
+    return tuple(t.to(dtype) for t in (ds @ k, *shared))
 
 
 # ---- random numbers

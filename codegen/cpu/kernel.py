@@ -10,6 +10,8 @@ from xdsl.ir import Operation
 
 from isthmus import ir
 from isthmus.codegen.cpu import reductions
+from isthmus.codegen.cpu.attention import emit_attention
+from isthmus.codegen.cpu.attention_backward import emit_attention_bwd
 from isthmus.codegen.cpu.body import Body, k_kind
 from isthmus.codegen.cpu.contract import emit_contraction, shared_by
 from isthmus.codegen.cpu.memory import fill, pointer
@@ -28,13 +30,13 @@ CHUNK = 64
 """Steps of the unrolled loop after which float sums move to their totals."""
 
 
-def kernel_name(kernel: k.LoopNest) -> str:
+def kernel_name(kernel: k.Kernel) -> str:
     """Give the name of a kernel's function: equal for kernels that share it."""
     return f"kernel_{k.key(kernel)}"
 
 
 def emit_kernel(
-    module: Module, kernel: k.LoopNest, target: Target, name: str | None = None, *, alone: bool = False
+    module: Module, kernel: k.Kernel, target: Target, name: str | None = None, *, alone: bool = False
 ) -> str:
     """Add a kernel's function to a module and give its name.
 
@@ -48,11 +50,16 @@ def emit_kernel(
             if function not in module.own:
                 write(module)
         return emit_contraction(module, kernel, target, name)
+    if isinstance(kernel, k.AttentionOp):
+        return emit_attention(module, kernel, target, name)
+    if isinstance(kernel, k.AttentionBwdOp):
+        return emit_attention_bwd(module, kernel, target, name)
+    assert isinstance(kernel, k.FusedOp)
     Loops(module, kernel, target, name).emit()
     return name
 
 
-def shared_functions(kernel: k.LoopNest, target: Target) -> dict[str, Callable[[Module], None]]:
+def shared_functions(kernel: k.Kernel, target: Target) -> dict[str, Callable[[Module], None]]:
     """Give the functions that a kernel calls and others may too, by name, and what writes each into a module.
 
     A name tells the code for one target, as a kernel's does.

@@ -227,6 +227,21 @@ class _Reader:
             )
         )
 
+    def _stream(self, op: Operation) -> None:
+        """A kernel of attention, on its operands as it sees them."""
+        assert isinstance(op, kernel.StreamOp)
+        buffers = [*(self._buffers[v] for v in ir.operands_of(op)), *self._place(op)]
+        self._steps.append(
+            KernelCall(
+                symbol=_name(op),
+                buffers=tuple(_viewed(b, v) for b, v in zip(buffers, op.views_, strict=True)),
+                reads=len(op.inputs),
+                symbols=op.symbols_,
+                partitions=1 if op.partitions_ is None else op.partitions_,
+                location=ir.source_location(op),
+            )
+        )
+
     def _extern(self, op: Operation) -> None:
         assert isinstance(op, kernel.ExternOp)
         buffers = [*(self._buffers[v] for v in ir.operands_of(op)), *self._place(op)]
@@ -301,6 +316,8 @@ class _Reader:
 _READ: dict[type[Operation], Callable[[_Reader, Operation], None]] = {
     kernel.FusedOp: _Reader._fused,  # pyright: ignore[reportPrivateUsage]
     kernel.ContractOp: _Reader._fused,  # pyright: ignore[reportPrivateUsage]
+    kernel.AttentionOp: _Reader._stream,  # pyright: ignore[reportPrivateUsage]
+    kernel.AttentionBwdOp: _Reader._stream,  # pyright: ignore[reportPrivateUsage]
     kernel.ExternOp: _Reader._extern,  # pyright: ignore[reportPrivateUsage]
     kernel.ReshapeOp: _Reader._reshape,  # pyright: ignore[reportPrivateUsage]
     prim.CondOp: _Reader._cond,  # pyright: ignore[reportPrivateUsage]
@@ -322,10 +339,10 @@ def _slice(buffer: Buffer, turn: Dim) -> Buffer:
     return replace(buffer, shape=buffer.shape[1:], strides=buffer.strides[1:], offset=offset)
 
 
-_names: WeakKeyDictionary[kernel.LoopNest, str] = WeakKeyDictionary()
+_names: WeakKeyDictionary[kernel.Kernel, str] = WeakKeyDictionary()
 
 
-def _name(op: kernel.LoopNest) -> str:
+def _name(op: kernel.Kernel) -> str:
     """The name of a kernel's function, which tells its code; a planned kernel does not change any more."""
     name = _names.get(op)
     if name is None:
@@ -355,10 +372,10 @@ def _bytes(attribute: Attribute | None) -> Dim:
     return cast(Dim, attribute.data)
 
 
-def kernels_of(func: FuncOp) -> dict[str, kernel.LoopNest]:
+def kernels_of(func: FuncOp) -> dict[str, kernel.Kernel]:
     """Give one kernel per name that the function's program calls, in order of first use."""
-    found: dict[str, kernel.LoopNest] = {}
+    found: dict[str, kernel.Kernel] = {}
     for op in kernel.launches(func):
-        if isinstance(op, kernel.LoopNest):
+        if isinstance(op, kernel.Kernel):
             found.setdefault(_name(op), op)
     return found

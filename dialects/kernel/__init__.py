@@ -37,6 +37,8 @@ from isthmus.dialects.kernel.facts import (
     linear_map,
     points,
     result_of,
+    seen_of,
+    size_symbols,
     starts,
     strides_of,
     varying,
@@ -44,6 +46,7 @@ from isthmus.dialects.kernel.facts import (
 from isthmus.dialects.kernel.index import Bounds, Expr, constant, dim, is_nonnegative, sizes_as_bounds, value
 from isthmus.dialects.kernel.map import Map
 from isthmus.dialects.kernel.ops import ContractOp, ExternOp, FusedOp, LaunchOp, LoopNest, ReshapeOp
+from isthmus.dialects.kernel.stream import AttentionBwdOp, AttentionOp, Kernel, StreamOp
 
 KERNEL = Dialect("kernel", list(KERNEL_OPS), [Map])
 
@@ -55,6 +58,8 @@ __all__ = [
     "RESIDENCES",
     "STORE_KINDS",
     "AccumulateOp",
+    "AttentionBwdOp",
+    "AttentionOp",
     "BodyOp",
     "Bounds",
     "CheckOp",
@@ -65,6 +70,7 @@ __all__ = [
     "ExternOp",
     "FusedOp",
     "IndexOp",
+    "Kernel",
     "KernelOp",
     "LaunchOp",
     "LoadOp",
@@ -75,6 +81,7 @@ __all__ = [
     "RngOp",
     "SinkOp",
     "StoreOp",
+    "StreamOp",
     "buffer_of",
     "can_fail",
     "checks",
@@ -87,6 +94,8 @@ __all__ = [
     "linear_map",
     "points",
     "result_of",
+    "seen_of",
+    "size_symbols",
     "sizes_as_bounds",
     "starts",
     "strides_of",

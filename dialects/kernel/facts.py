@@ -12,6 +12,7 @@ from isthmus import ir
 from isthmus.dialects.kernel.body import AccumulateOp, CheckOp, CumulativeOp, DotOp, LoadOp, ReduceOp, SinkOp
 from isthmus.dialects.kernel.map import Map
 from isthmus.dialects.kernel.ops import ContractOp, ExternOp, FusedOp, LoopNest
+from isthmus.dialects.kernel.stream import Kernel, Seen, StreamOp
 from isthmus.dialects.prim import DivOp, RemOp
 from isthmus.ir import Literal, Shape
 from isthmus.sizes import Dim, Size
@@ -26,11 +27,27 @@ def strides_of(value: SSAValue) -> Shape:
             strides = func.arg_attrs.data[number].data.get("isthmus.strides")
             if isinstance(strides, Literal):
                 return cast(Shape, strides.data)
-    elif isinstance(owner, (FusedOp, ContractOp, ExternOp)) and owner.layouts is not None:
+    elif isinstance(owner, (FusedOp, ContractOp, ExternOp, StreamOp)) and owner.layouts is not None:
         strides = cast(tuple[Shape | None, ...], owner.layouts.data)[owner.results.index(value)]  # pyright: ignore
         if strides is not None:
             return strides
     return ir.contiguous_strides(ir.shape_of(value))
+
+
+def seen_of(op: StreamOp, number: int) -> Seen:
+    """Give what a kernel of attention sees of a buffer: operands come first, then results."""
+    view = op.views_[number]
+    value = op.inputs[number] if number < len(op.inputs) else op.results[number - len(op.inputs)]
+    return (ir.shape_of(value), strides_of(value), 0) if view is None else cast(Seen, view)
+
+
+def size_symbols(op: StreamOp) -> tuple[str, ...]:
+    """Give the symbols that the code of a kernel of attention depends on, in order of their names."""
+    dims: list[Dim] = [op.partitions_ or 1]
+    for number in range(len(op.inputs) + len(op.results)):
+        shape, strides, _ = seen_of(op, number)
+        dims += (*shape, *strides)
+    return tuple(sorted({s for d in dims if isinstance(d, Size) for s in d.symbols()}))
 
 
 def levels(kernel: LoopNest) -> dict[Operation, int]:
@@ -112,20 +129,24 @@ def checks(kernel: LoopNest) -> tuple[CheckOp, ...]:
     return tuple(op for op in kernel.block.ops if isinstance(op, CheckOp))
 
 
-def can_fail(kernel: LoopNest) -> bool:
+def can_fail(kernel: Kernel) -> bool:
     """Tell whether the kernel gets an error word: it checks an index or divides integers."""
+    if isinstance(kernel, StreamOp):
+        return False
     return any(
         isinstance(op, CheckOp) or (isinstance(op, (DivOp, RemOp)) and ir.is_integer(ir.dtype_of(op.results[0])))
         for op in kernel.block.ops
     )
 
 
-def key(kernel: LoopNest) -> str:
+def key(kernel: Kernel) -> str:
     """Give a digest that two kernels share iff the same code serves both.
 
     It holds the body with values numbered in order, every decision, and what is touched of the buffers, counted from
     their starts; not where buffers live, what lies around, which values they are, or how symbols are called.
     """
+    if isinstance(kernel, StreamOp):
+        return _stream_key(kernel)
     symbols = {name: f"s{k}" for k, name in enumerate(kernel.symbols_)}
     parts: list[str] = [kernel.name]
     names = ("sizes", "classes", "initial", "partitions", "vector", "width", "unroll", "grid", "tile", "block")
@@ -152,6 +173,18 @@ def key(kernel: LoopNest) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
+def _stream_key(op: StreamOp) -> str:
+    """Give a digest that two kernels of attention share iff the same code serves both."""
+    symbols = {name: f"s{k}" for k, name in enumerate(op.symbols_)}
+    parts = [op.name]
+    for name in ("scale", "causal", "empty", "fill", "partitions", "tile", "block"):
+        parts.append(f"{name}={_text(op.properties.get(name), symbols)}")
+    for number, value in enumerate((*op.inputs, *op.results)):
+        shape, strides, _ = seen_of(op, number)
+        parts.append(f"{ir.dtype_of(value)} {ir.literal_text(_renamed((shape, strides), symbols))}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
 def _text(attr: object, symbols: dict[str, str]) -> str:
     if isinstance(attr, Map):
         names = {old: Size.symbol(new) for old, new in symbols.items() if old != new}
@@ -167,9 +200,9 @@ def _renamed(value: ir.LiteralValue, symbols: dict[str, str]) -> ir.LiteralValue
     return tuple(_renamed(v, symbols) for v in value) if isinstance(value, tuple) else value
 
 
-def launches(func: FuncOp) -> list[LoopNest | ExternOp]:
+def launches(func: FuncOp) -> list[Kernel | ExternOp]:
     """Give the kernels and library calls of a function in order, those in regions of control flow included."""
-    return [op for op in func.walk() if isinstance(op, (FusedOp, ContractOp, ExternOp))]
+    return [op for op in func.walk() if isinstance(op, (FusedOp, ContractOp, StreamOp, ExternOp))]
 
 
 def points(kernel: LoopNest) -> Dim:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.irdl import operand_def, opt_operand_def, prop_def, result_def, var_operand_def, var_result_def
+from xdsl.irdl import operand_def, opt_operand_def, opt_prop_def, prop_def, result_def, var_operand_def, var_result_def
 
 from isthmus import ir
 from isthmus.dialects.prim.base import (
@@ -21,6 +21,7 @@ from isthmus.dialects.prim.base import (
 )
 from isthmus.dialects.prim.elementwise import FLOATS
 from isthmus.ir import Literal
+from isthmus.sizes import Dim
 
 
 class StructuredOp(PrimOp):
@@ -101,10 +102,17 @@ class CrossEntropyOp(StructuredOp):
         return (row, row)
 
 
-def _log_sums(q: ir.Attribute) -> ir.Attribute:
-    """The type of log-sums per query: float32 for narrower floats, whose digits an exponential would magnify."""
+def _row(q: ir.Attribute) -> ir.Attribute:
+    """The type of a number per query: float32 for narrower floats, whose digits an exponential would magnify."""
     dtype = ir.dtype_of(q)
     return ir.tensor(ir.shape_of(q)[:3], "f32" if dtype in ("f16", "bf16") else dtype)
+
+
+def _log_sums(q: ir.Attribute, masks: Types, literals: Literals) -> ir.Attribute:
+    """The type of log-sums: in two parts where finite numbers of a mask may make them large."""
+    row = _row(q)
+    apart = any(ir.dtype_of(m) != "i1" for m in masks) or literals.get("fill") is not None
+    return ir.tensor((2, *ir.shape_of(row)), ir.dtype_of(row)) if apart else row
 
 
 def _require_attention(q: ir.Attribute, k: ir.Attribute, v: ir.Attribute) -> None:
@@ -112,16 +120,34 @@ def _require_attention(q: ir.Attribute, k: ir.Attribute, v: ir.Attribute) -> Non
     _require_float(q)
     same_dtype = ir.dtype_of(q) == ir.dtype_of(k) == ir.dtype_of(v)
     ranks = len(sq) == len(sk) == len(sv) == 4
-    fits = ranks and sq[:2] == sk[:2] == sv[:2] and sq[3] == sk[3] and sk[2] == sv[2]
-    require(same_dtype and fits, lambda: f"wants q [B, H, L, E], k [B, H, S, E], v [B, H, S, D], not {q}, {k}, {v}")
+    fits = ranks and sq[0] == sk[0] and sk[:3] == sv[:3] and sq[3] == sk[3] and _divides(sk[1], sq[1])
+    require(same_dtype and fits, lambda: f"wants q [B, H, L, E], k [B, G, S, E], v [B, G, S, D], not {q}, {k}, {v}")
+
+
+def _divides(few: Dim, many: Dim) -> bool:
+    known = isinstance(few, int) and isinstance(many, int) and few > 0
+    return few == many or (known and many % few == 0)
+
+
+def _require_mask(types: Types, shape: ir.Shape, dtype: str) -> None:
+    allowed = (ir.tensor(shape, dtype), ir.tensor(shape, "i1"))
+    require(all(t in allowed for t in types), lambda: f"the mask must be {allowed[0]} or booleans, not {types[0]}")
+
+
+def _require_masked(literals: Literals) -> None:
+    require(literals.get("empty") in (None, "nan"), 'empty is absent or "nan"')
+    require(isinstance(literals.get("fill"), (float, type(None))), "fill is a float or absent")
 
 
 @prim_op
 class AttentionOp(StructuredOp):
     """o = softmax(scale·q kᵀ + mask) v, lse = ln Σ exp(scale·q kᵀ + mask); causal: key position ≤ query position.
 
-    q [B, H, L, E], k [B, H, S, E], v [B, H, S, D], mask [B, H, L, S] or absent; o [B, H, L, D], lse [B, H, L],
-    which is float32 for narrower floats. A row without any allowed key gives 0.
+    q [B, H, L, E], k [B, G, S, E], v [B, G, S, D], each head of k for H/G neighbouring heads of q; mask [B, H, L, S] or
+    absent: numbers to add, or booleans (false: the score is fill, -inf where that is absent); o [B, H, L, D], lse
+    [B, H, L], which is float32 for narrower floats. A row without any allowed key gives 0, or NaN where empty is "nan".
+    Where a mask has finite numbers (to add, or a fill) lse is [2, B, H, L]: the maximum score of each row (0 where that
+    is -inf) and what the log-sum is beyond it, since their sum may have lost its digits.
     """
 
     name = "prim.attention"
@@ -132,6 +158,8 @@ class AttentionOp(StructuredOp):
     mask = opt_operand_def()
     scale = prop_def(Literal)
     causal = prop_def(Literal)
+    empty = opt_prop_def(Literal)
+    fill = opt_prop_def(Literal)
     o = result_def()
     lse = result_def()
 
@@ -140,10 +168,9 @@ class AttentionOp(StructuredOp):
         q, k, v = types[:3]
         _require_attention(q, k, v)
         sq, sk, sv = ir.shape_of(q), ir.shape_of(k), ir.shape_of(v)
-        if len(types) == 4:
-            wanted = ir.tensor((*sq[:3], sk[2]), ir.dtype_of(q))
-            require(types[3] == wanted, lambda: f"the mask must be {wanted}, not {types[3]}")
-        return (ir.tensor((*sq[:3], sv[3]), ir.dtype_of(q)), _log_sums(q))
+        _require_mask(types[3:], (*sq[:3], sk[2]), ir.dtype_of(q))
+        _require_masked(literals)
+        return (ir.tensor((*sq[:3], sv[3]), ir.dtype_of(q)), _log_sums(q, types[3:], literals))
 
 
 @prim_op
@@ -161,6 +188,8 @@ class AttentionBwdOp(StructuredOp):
     mask = opt_operand_def()
     scale = prop_def(Literal)
     causal = prop_def(Literal)
+    empty = opt_prop_def(Literal)
+    fill = opt_prop_def(Literal)
     dq = result_def()
     dk = result_def()
     dv = result_def()
@@ -169,9 +198,11 @@ class AttentionBwdOp(StructuredOp):
     def infer(cls, types: Types, literals: Literals) -> Types:
         g, q, k, v, delta, lse = types[:6]
         _require_attention(q, k, v)
-        row = _log_sums(q)
-        require(delta == row and lse == row, lambda: f"delta and lse must be {row}")
+        row, sums = _row(q), _log_sums(q, types[6:], literals)
+        require(delta == row and lse == sums, lambda: f"delta and lse must be {row} and {sums}")
         require(ir.shape_of(g) == (*ir.shape_of(q)[:3], ir.shape_of(v)[3]), "g must have the shape of o")
+        _require_mask(types[6:], (*ir.shape_of(q)[:3], ir.shape_of(k)[2]), ir.dtype_of(q))
+        _require_masked(literals)
         return (q, k, v)
 
 

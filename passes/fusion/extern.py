@@ -85,7 +85,8 @@ def _takes_views(node: Node) -> bool:
     if isinstance(op, prim.OpaqueOp):
         return "::" not in cast(str, op.callee.data)  # a custom kernel may count on the layout that eager has
     return isinstance(
-        op, (prim.DotOp, prim.AttentionOp, prim.AttentionBwdOp, prim.ConvOp, prim.ConvDxOp, prim.ConvDwOp)
+        op,
+        (prim.DotOp, prim.AttentionOp, prim.AttentionBwdOp, kernel.StreamOp, prim.ConvOp, prim.ConvDxOp, prim.ConvDwOp),
     )
 
 
@@ -97,7 +98,7 @@ def _accepts(node: Node, position: int, view: View) -> bool:
     if isinstance(op, (prim.AttentionOp, prim.AttentionBwdOp)):
         rows = position < (3 if isinstance(op, prim.AttentionOp) else 4)
         return view.strides[-1] == 1 if rows else view.strides == ir.contiguous_strides(view.shape)
-    if isinstance(op, prim.OpaqueOp):
+    if isinstance(op, (prim.OpaqueOp, kernel.StreamOp)):
         return True
     return view.strides == ir.contiguous_strides(view.shape)
 
@@ -165,6 +166,15 @@ def _like_operands(node: Node, operands: list[Seen]) -> tuple[Shape | None, ...]
     return tuple(found)
 
 
+def _stream(node: Node, operands: list[Seen]) -> tuple[Shape | None, ...]:
+    """Results lie in the order of what they belong to: the output of the query, each gradient of its own operand."""
+    if isinstance(node.op, kernel.AttentionBwdOp):
+        return _like_operands(node, operands)
+    query = operands[0]
+    own = query.view.strides if query.view is not None else query.value.strides
+    return (None if own is None else _in_the_order_of(own, node.results[0].shape), None)
+
+
 def _gpu_attention(node: Node, operands: list[Seen]) -> tuple[Shape | None, ...]:
     """The output has its dims in the order of the query's, the log-sums are row-major."""
     (own, _), (_, lse) = _attention(node, operands), node.results
@@ -175,6 +185,8 @@ _RESULT_STRIDES: dict[str, Callable[[Node, list[Seen]], tuple[Shape | None, ...]
     "_scaled_dot_product_flash_attention_for_cpu.default": _attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward.default": _attention_backward,
     prim.AttentionOp.name: _attention,
+    kernel.AttentionOp.name: _stream,
+    kernel.AttentionBwdOp.name: _stream,
     "isthmus::attention.default": _gpu_attention,
     "isthmus::attention_backward.default": _like_operands,
 }
@@ -192,19 +204,31 @@ def emit_extern(
         return ir.create_op(
             type(op), values, types, op.properties, location=op.location, regions=regions, attributes=op.attributes
         )
+    if isinstance(op, kernel.StreamOp):
+        given = _views_and_layouts(node, operands)
+        return ir.create_op(
+            type(op), values, types, {**op.properties, **given}, location=op.location, attributes=op.attributes
+        )
     symbol: LiteralValue = op.name
     if isinstance(op, prim.OpaqueOp):
         symbol, args = op.callee.data, op.args.data
     else:
         args = (*((key, attr.data) for key, attr in op.properties.items() if isinstance(attr, Literal)), *extra)
     properties: dict[str, Attribute] = {"symbol": Literal.of(symbol), "args": Literal.of(args)}
-    views = [None if view is None else view.literal for _, view in operands] + [None] * len(types)
-    if any(v is not None for v in views):
-        properties["views"] = Literal.of(tuple(views))
-    layouts = tuple(r.strides for r in node.results)
-    if any(own is not None for own in layouts):
-        properties["layouts"] = Literal.of(layouts)
+    properties |= _views_and_layouts(node, operands)
     flops = cost.flops(op)
     if flops:
         properties["cost"] = Literal.of(flops)
     return ir.create_op(kernel.ExternOp, values, types, properties, location=op.location, attributes=op.attributes)
+
+
+def _views_and_layouts(node: Node, operands: list[tuple[SSAValue, View | None]]) -> dict[str, Attribute]:
+    """What is seen of each operand, and how each result lies, where that is not all of it and row-major."""
+    found: dict[str, Attribute] = {}
+    views = [None if view is None else view.literal for _, view in operands] + [None] * len(node.results)
+    if any(v is not None for v in views):
+        found["views"] = Literal.of(tuple(views))
+    layouts = tuple(r.strides for r in node.results)
+    if any(own is not None for own in layouts):
+        found["layouts"] = Literal.of(layouts)
+    return found

@@ -1,12 +1,13 @@
-"""Give structured primitives to the library where its kernel for the whole is better than fused parts.
+"""Give structured primitives to a kernel for the whole, ours or the library's, where it is better than fused parts.
 
 Before:
     %o, %lse = prim.attention %q, %k, %v {scale = 0.125, causal = true} : ...
-After:
-    %o, %lse = prim.opaque %q, %k, %v {callee = "_scaled_dot_product_flash_attention_for_cpu.default", ...} : ...
+After, for a CPU:
+    %o, %lse = kernel.attention %q, %k, %v {scale = 0.125, causal = true} : ...
+and for a GPU (half precision):
+    %o, %lse = prim.opaque %q, %k, %v {callee = "isthmus::attention.default", ...} : ...
 
-What is not taken (other dtypes, head sizes that differ, masks: NaN where one leaves a row nothing) expands to
-elementary primitives.
+What is not taken (other dtypes; on a GPU masks and head sizes that differ) expands to elementary primitives.
 """
 
 from __future__ import annotations
@@ -20,34 +21,56 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from isthmus import ir
-from isthmus.dialects import prim
+from isthmus.dialects import kernel, prim
 from isthmus.dialects.prim.base import ints
 from isthmus.ir import Literal, LiteralValue, Operand
 
-CPU_FORWARD = "_scaled_dot_product_flash_attention_for_cpu.default"
-CPU_BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward.default"
 GPU_FORWARD = "isthmus::attention.default"
 GPU_BACKWARD = "isthmus::attention_backward.default"
+CPU_FORWARD = "_scaled_dot_product_flash_attention_for_cpu.default"
+CPU_BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward.default"
+WIDEST = 256
+"""The longest head that our kernel takes: its blocks then stay in the second cache."""
+
 GPU_WIDTH = 256
 """The longest head that fused kernels of GPUs take; a multiple of 8."""
 
 
 @dataclass(frozen=True)
 class SelectLibraryPass(ModulePass):
-    """Needs: functions in primitives, not to be differentiated again. Leaves: library calls for claimed primitives."""
+    """Needs: functions in primitives, not to be differentiated again. Leaves: kernels and library calls for claimed
+    primitives."""
 
     name = "select-library"
     device: str = "cpu"
     """Whose library: cpu or cuda."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Replace what the library does better, in one walk."""
-        on_gpu = self.device == "cuda"
-        for found in list(op.walk()):
-            if isinstance(found, prim.AttentionOp):
+        """Replace what is better done as a whole, in one walk."""
+        attentions = [found for found in op.walk() if isinstance(found, (prim.AttentionOp, prim.AttentionBwdOp))]
+        for found in attentions:
+            on_gpu = self.device == "cuda"
+            if not on_gpu and _is_streamed(found):
+                _stream(found)
+            elif isinstance(found, prim.AttentionOp):
                 _attention(found, on_gpu)
-            elif isinstance(found, prim.AttentionBwdOp):
+            else:
                 _attention_bwd(found, on_gpu)
+
+
+def _is_streamed(op: prim.AttentionOp | prim.AttentionBwdOp) -> bool:
+    """Whether the kernel of ours takes it: float32 and float64, heads of a known width that leaves blocks of them in a
+    cache."""
+    widths = [ir.shape_of(x)[3] for x in (op.q, op.k, op.v)]
+    known = all(isinstance(w, int) and 0 < w <= WIDEST for w in widths)
+    filled = all(0 not in ir.shape_of(x) for x in (op.q, op.k))
+    return ir.dtype_of(op.q) in ("f32", "f64") and known and filled
+
+
+def _stream(op: prim.AttentionOp | prim.AttentionBwdOp) -> None:
+    cls = kernel.AttentionOp if isinstance(op, prim.AttentionOp) else kernel.AttentionBwdOp
+    literals = {key: attr for key, attr in op.properties.items() if isinstance(attr, Literal)}
+    _put(op, ir.create_op(cls, ir.operands_of(op), [r.type for r in op.results], literals, location=op.location))
 
 
 def _attention(op: prim.AttentionOp, on_gpu: bool) -> None:
@@ -74,8 +97,11 @@ def _attention_bwd(op: prim.AttentionBwdOp, on_gpu: bool) -> None:
 
 
 def _is_taken(op: prim.AttentionOp | prim.AttentionBwdOp, on_gpu: bool) -> bool:
+    """Whether the library takes it: on a CPU float32 and float64 of equal head sizes, nothing empty."""
     if not on_gpu:
-        return _is_streamed(op.q, op.k, op.v)
+        sizes = {ir.shape_of(x)[3] for x in (op.q, op.k, op.v)}
+        filled = 0 not in (*ir.shape_of(op.q), *ir.shape_of(op.k))
+        return ir.dtype_of(op.q) in ("f32", "f64") and len(sizes) == 1 and filled
     heads = {ir.shape_of(x)[3] for x in (op.q, op.k, op.v)}
     width = heads.pop()
     square = ir.shape_of(op.q)[2] == ir.shape_of(op.k)[2]
@@ -88,12 +114,6 @@ def _is_taken(op: prim.AttentionOp | prim.AttentionBwdOp, on_gpu: bool) -> bool:
         and all(isinstance(d, int) and d > 0 for x in (op.q, op.k) for d in ir.shape_of(x))
         and (square or not op.causal.data)
     )
-
-
-def _is_streamed(q: SSAValue, k: SSAValue, v: SSAValue) -> bool:
-    """Whether torch's streaming kernel takes these: equal head sizes, float32 or float64, nothing empty."""
-    head_sizes = {ir.shape_of(x)[3] for x in (q, k, v)}
-    return ir.dtype_of(q) in ("f32", "f64") and len(head_sizes) == 1 and 0 not in (*ir.shape_of(q), *ir.shape_of(k))
 
 
 def _summed_with(delta: SSAValue, g: SSAValue) -> SSAValue | None:
@@ -117,11 +137,15 @@ def _unconverted(x: SSAValue) -> SSAValue:
 def _replace(op: Operation, callee: str, operands: Sequence[SSAValue], args: tuple[LiteralValue, ...]) -> None:
     literals = {"callee": Literal.of(callee), "args": Literal.of(args)}
     types = [r.type for r in op.results]
-    call = ir.create_op(prim.OpaqueOp, operands, types, literals, location=op.location)
+    _put(op, ir.create_op(prim.OpaqueOp, operands, types, literals, location=op.location))
+
+
+def _put(op: Operation, made: Operation) -> None:
+    """Another op in place of one."""
     block = op.parent
     assert block is not None
-    block.insert_op_before(call, op)
-    for old, new in zip(op.results, call.results, strict=True):
+    block.insert_op_before(made, op)
+    for old, new in zip(op.results, made.results, strict=True):
         old.replace_all_uses_with(new)
     op.detach()
     op.erase()

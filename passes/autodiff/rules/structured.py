@@ -10,6 +10,7 @@ from xdsl.ir import SSAValue
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
+from isthmus.dialects.prim.attention import Attention, repeat_heads, sums_of
 from isthmus.passes.autodiff.rules.along import count, divided, restore
 from isthmus.passes.autodiff.table import Cotangents, Needs, one, pullback
 
@@ -66,16 +67,17 @@ def attention(e: Emitter, op: prim.AttentionOp, cts: Cotangents, needs: Needs) -
     """With δ = Σ ȳ·o - lse's cotangent per row: attention_bwd, and for the mask p·(ȳ vᵀ - δ)."""
     g, g_lse = cts
     q, k, v, o, lse, mask = op.q, op.k, op.v, op.o, op.lse, op.mask
-    scale, causal = cast(float, op.scale.data), op.causal.data is True
     wide = ir.dtype_of(lse)
     delta = None if g is None else e.sum(e.mul(e.convert(g, wide), e.convert(o, wide)), [3])
     if g_lse is not None:
+        first, rest = sums_of(e, g_lse)  # of two parts, whoever reads one takes it from what is left by the other
+        g_lse = first if rest is None else rest
         delta = e.neg(g_lse) if delta is None else e.sub(delta, g_lse)
     assert delta is not None
     g = e.zeros_like(o) if g is None else g
     found: list[SSAValue | None] = [None, None, None]
     if any(needs[:3]):
-        found = list(e.attention_bwd(g, q, k, v, delta, lse, mask, scale, causal))
+        found = list(Attention.of(op).backward(e, g, (q, k, v), (delta, lse), mask))
     if mask is not None:
         found.append(_mask(e, op, mask, g, delta) if needs[3] else None)
     return tuple(found)
@@ -83,10 +85,15 @@ def attention(e: Emitter, op: prim.AttentionOp, cts: Cotangents, needs: Needs) -
 
 def _mask(e: Emitter, op: prim.AttentionOp, mask: SSAValue, g: SSAValue, delta: SSAValue) -> SSAValue:
     """p·(ȳ vᵀ - δ) with p = exp(scale·q kᵀ + mask - lse), 0 where no key is allowed."""
-    q, k, v, added, g = (e.convert(x, ir.dtype_of(op.lse)) for x in (op.q, op.k, op.v, mask, g))
+    heads = ir.shape_of(op.q)[1]
+    k, v = repeat_heads(e, op.k, heads), repeat_heads(e, op.v, heads)
+    q, k, v, added, g = (e.convert(x, ir.dtype_of(op.lse)) for x in (op.q, k, v, mask, g))
     last, heads = ((3,), (3,)), ((0, 1), (0, 1))
     scores = e.add(e.scaled(e.dot(q, k, last, heads), op.scale.data), added)
-    lse = restore(e, op.lse, scores, (3,))
+    first, rest = sums_of(e, op.lse)
+    lse = restore(e, first if rest is None else rest, scores, (3,))
+    if rest is not None:
+        scores = e.sub(scores, restore(e, first, scores, (3,)))
     nothing = e.const_like(-math.inf, scores)
     allowed = e.cmp("ne", lse, nothing)
     if op.causal.data is True:

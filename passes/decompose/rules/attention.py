@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 
 from isthmus import ir
 from isthmus.dialects.prim import Emitter
+from isthmus.dialects.prim.attention import sums_of
 from isthmus.passes.decompose.dims import at_least_1d, axis
 from isthmus.passes.decompose.promotion import inside, like, wide
 from isthmus.passes.decompose.rules.linear_algebra import broadcast_shapes
@@ -102,15 +103,25 @@ def _additive(e: Emitter, mask: SSAValue, dtype: str) -> SSAValue:
     return e.select(mask, e.const(0, shape, dtype), e.const(-math.inf, shape, dtype))
 
 
-def _scale(q: SSAValue, scale: Scalar | None) -> float:
+def _scaled(e: Emitter, q: SSAValue, scale: Scalar | None) -> tuple[SSAValue, float]:
+    """The queries and a number that scores are multiplied by; 1/√width is in the queries where the width is unknown."""
     width = ir.shape_of(q)[-1]
     if scale is None:
-        if not isinstance(width, int):
-            raise Refusal("a symbolic width of heads is left to the library")
-        return 1 / math.sqrt(width) if width else 1.0
+        if isinstance(width, int):
+            return q, 1 / math.sqrt(width) if width else 1.0
+        root = e.rsqrt(e.convert(e.size(width), ir.dtype_of(wide(e, q))))
+        return e.convert(e.mul(wide(e, q), e.broadcast(root, ir.shape_of(q), ())), ir.dtype_of(q)), 1.0
     if not isinstance(scale, (int, float)):
         raise Refusal("a scale that is a tensor is left to the library")
-    return float(scale)
+    return q, float(scale)
+
+
+def _share(heads: Dim, *xs: SSAValue) -> bool:
+    """Whether these have the same heads, fewer than the queries, that attention shares without repeating them."""
+    own = {ir.shape_of(x)[-3] for x in xs}
+    narrow = any(ir.dtype_of(x) not in ("f32", "f64") for x in xs)  # the library's kernels repeat them
+    few = own.pop()
+    return not own and not narrow and isinstance(few, int) and isinstance(heads, int) and 0 < few < heads
 
 
 @decomposition("scaled_dot_product_attention.default")
@@ -132,22 +143,23 @@ def attention(
     """
     if len(ir.shape_of(q)) != 4:
         q, k, v = (wide(e, x) for x in (q, k, v))
+    q, number = _scaled(e, q, scale)
+    heads = ir.shape_of(q)[-3:-2]
+    if grouped and not (dropout == 0 and _share(heads[0], k, v)):
+        k, v, grouped = _shared_heads(e, k, heads[0]), _shared_heads(e, v, heads[0]), False
+    lead, own = (ir.shape_of(x)[: -3 if grouped else -2] for x in (q, k))
+    lead = own = broadcast_shapes(broadcast_shapes(lead, own), ir.shape_of(v)[: -3 if grouped else -2])
     if grouped:
-        k, v = (_shared_heads(e, x, ir.shape_of(q)[-3]) for x in (k, v))
-    lead = ir.shape_of(q)[:-2]
-    for x in (k, v):
-        lead = broadcast_shapes(lead, ir.shape_of(x)[:-2])
-    number = _scale(q, scale)
-    parts = [_batched(e, x, lead) for x in (q, k, v)]
+        lead, own = (*lead, heads[0]), (*own, ir.shape_of(k)[-3])
+    parts = [_batched(e, q, lead), _batched(e, k, own), _batched(e, v, own)]
     shape = (*lead, ir.shape_of(q)[-2], ir.shape_of(k)[-2])
-    added = None
     if mask is not None:
-        added = e.broadcast_to(_additive(e, mask, ir.dtype_of(q)), shape)
-        added = e.reshape(added, (*ir.shape_of(parts[0])[:3], shape[-1]))
+        given = mask if ir.dtype_of(mask) == "i1" and dropout == 0 else _additive(e, mask, ir.dtype_of(q))
+        mask = e.reshape(e.broadcast_to(given, shape), (*ir.shape_of(parts[0])[:3], shape[-1]))
     if dropout != 0:
-        output = _with_dropout(e, call, parts, added, dropout, causal, number)
+        output = _with_dropout(e, call, parts, mask, dropout, causal, number)
     else:
-        output, _ = e.attention(parts[0], parts[1], parts[2], added, number, causal)
+        output, _ = e.attention(parts[0], parts[1], parts[2], mask, number, causal)
     return e.convert(e.reshape(output, call.shape()), call.dtype())
 
 
@@ -205,5 +217,7 @@ def flash_attention_for_cpu(
     if mask is not None:
         shape = (*ir.shape_of(q)[:3], ir.shape_of(k)[2])
         added = e.broadcast_to(_additive(e, mask, ir.dtype_of(q)), shape)
-    output, lse = e.attention(q, k, v, added, _scale(q, scale), causal)
-    return output, e.convert(lse, call.dtype(1))
+    q, number = _scaled(e, q, scale)
+    output, lse = e.attention(q, k, v, added, number, causal)
+    first, rest = sums_of(e, lse)
+    return output, e.convert(first if rest is None else e.add(first, rest), call.dtype(1))

@@ -11,6 +11,7 @@ from xdsl.ir import SSAValue
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
+from isthmus.dialects.prim.attention import Attention, repeat_heads, sum_heads, sums_of
 from isthmus.passes.decompose.dims import broadcast_over, count
 from isthmus.passes.decompose.promotion import inside, like
 from isthmus.passes.decompose.rules.attention import causal_mask
@@ -89,11 +90,14 @@ HEADS = ((0, 1), (0, 1))
 def _scores(
     e: Emitter, op: prim.AttentionOp | prim.AttentionBwdOp, q: SSAValue, k: SSAValue, mask: SSAValue | None
 ) -> SSAValue:
-    """scale·q kᵀ + mask, -inf where a key comes after the query of causal attention"""
-    x = e.scaled(e.dot(q, k, ((3,), (3,)), HEADS), cast(float, ir.literal(op, "scale")))
+    """scale·q kᵀ + mask, -inf where a key is not allowed or comes after the query of causal attention"""
+    given = Attention.of(op)
+    x = e.scaled(e.dot(q, k, ((3,), (3,)), HEADS), given.scale)
     if mask is not None:
-        x = e.add(x, e.convert(mask, ir.dtype_of(x)))
-    if ir.literal(op, "causal"):
+        boolean = ir.dtype_of(mask) == "i1"
+        nothing = like(e, -math.inf if given.fill is None else given.fill, x)
+        x = e.select(mask, x, nothing) if boolean else e.add(x, e.convert(mask, ir.dtype_of(x)))
+    if given.causal:
         x = e.select(causal_mask(e, ir.shape_of(x)), x, like(e, -math.inf, x))
     return x
 
@@ -109,15 +113,20 @@ def attention(
 ) -> Sequence[SSAValue]:
     """p = e^(s - max s), o = p v / Σp, lse = max s + ln Σp"""
     dtype = ir.dtype_of(q)
-    a, b, c = _in_wide(e, q, k, v)
+    heads = ir.shape_of(q)[1]
+    a, b, c = _in_wide(e, q, repeat_heads(e, k, heads), repeat_heads(e, v, heads))
     s = _scores(e, op, a, b, mask)
     top = _finite(e, e.stop_gradient(e.reduce("max", s, (3,))))
     p = e.exp(e.sub(s, broadcast_over(e, top, s, (3,))))
     total = e.sum(p, (3,))
-    empty = e.cmp("eq", total, e.zeros_like(total))
-    divisor = e.select(empty, e.const_like(1, total), total)
+    divisor = total
+    if not Attention.of(op).nan_where_empty:
+        divisor = e.select(e.cmp("eq", total, e.zeros_like(total)), e.const_like(1, total), total)
     weights = e.div(p, broadcast_over(e, divisor, s, (3,)))
-    return e.convert(e.dot(weights, c, ((3,), (2,)), HEADS), dtype), e.add(top, e.log(total))
+    o, rest = e.convert(e.dot(weights, c, ((3,), (2,)), HEADS), dtype), e.log(total)
+    if len(ir.shape_of(op.lse)) == 3:
+        return o, e.add(top, rest)
+    return o, e.concat([e.expand_dims(x, (0,)) for x in (top, rest)], 0)
 
 
 @elementary(prim.AttentionBwdOp)
@@ -134,13 +143,20 @@ def attention_bwd(
 ) -> Sequence[SSAValue]:
     """p = e^(s - lse), dv = pᵀ g, ds = p·(g vᵀ - delta), dq = scale·ds k, dk = scale·dsᵀ q"""
     dtype = ir.dtype_of(q)
-    w, a, b, c, d, m = _in_wide(e, g, q, k, v, delta, lse)
+    heads, own = (ir.shape_of(x)[1] for x in (q, k))
+    w, a, b, c, d, m = _in_wide(e, g, q, repeat_heads(e, k, heads), repeat_heads(e, v, heads), delta, lse)
     s = _scores(e, op, a, b, mask)
-    p = e.exp(e.sub(s, broadcast_over(e, _finite(e, m), s, (3,))))
+    first, rest = sums_of(e, m)
+    last = first if rest is None else rest
+    held = last if Attention.of(op).nan_where_empty else _finite(e, last)
+    below = s if rest is None else e.sub(s, broadcast_over(e, first, s, (3,)))
+    p = e.exp(e.sub(below, broadcast_over(e, held, s, (3,))))
     dv = e.dot(p, w, ((2,), (2,)), HEADS)
     dp = e.dot(w, c, ((3,), (3,)), HEADS)
     ds = e.mul(p, e.sub(dp, broadcast_over(e, d, s, (3,))))
-    ds = e.scaled(ds, cast(float, ir.literal(op, "scale")))
+    ds = e.scaled(ds, Attention.of(op).scale)
+    if mask is not None and ir.dtype_of(mask) == "i1":
+        ds = e.select(mask, ds, e.zeros_like(ds))
     dq = e.dot(ds, b, ((3,), (2,)), HEADS)
     dk = e.dot(ds, a, ((2,), (2,)), HEADS)
-    return _narrowed(e, dtype, dq, dk, dv)
+    return _narrowed(e, dtype, dq, sum_heads(e, dk, own), sum_heads(e, dv, own))

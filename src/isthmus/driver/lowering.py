@@ -89,7 +89,10 @@ class Lowering:
         log("rewrites", self.applied.table, self.record.graph)
         random = "library" if self.options.fallback_random else "philox"
         self.run(module, f"decompose{{to=prim table={self.options.decompositions} random={random}}}", None)
-        self.run(module, "vectorize", "prim")
+        on_cpu = self.device.type == "cpu"  # elsewhere float32 has no kernel for attention as a whole
+        self.run(module, "vectorize", None if on_cpu else "prim")
+        if on_cpu:
+            self.run(module, "form-attention", "prim")
         self.stages["prim"] = module
         return module
 
