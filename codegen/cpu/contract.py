@@ -95,10 +95,10 @@ def emit_contraction(module: Module, kernel: k.ContractOp, target: Target, name:
     m, n, _ = kernel.mnk
     lanes = blocking.lanes
     a = factor_of(kernel, kernel.dot.a, m) or Pack(
-        module, kernel, target, f"{name}_a", kernel.dot.a, m, blocking.mr, lanes
+        module, kernel, target, f"{name}_a", kernel.dot.a, m, blocking.mr, blocking.kc, lanes
     )
     b = factor_of(kernel, kernel.dot.b, n) or Pack(
-        module, kernel, target, f"{name}_b", kernel.dot.b, n, blocking.nr, lanes
+        module, kernel, target, f"{name}_b", kernel.dot.b, n, blocking.nr, blocking.kc, lanes
     )
     for side in (a, b):
         if isinstance(side, Pack):

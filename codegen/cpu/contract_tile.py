@@ -69,34 +69,31 @@ class _Block:
 
     def emit(self) -> None:
         f, tile = self.f, self.tile
+        whole = f.binary("sdiv", self.rows, f.index(tile.rows)) * tile.rows
         with f.loop(0, self.columns, tile.columns) as j:
-            panel_b = f.address(self.b, j * self.steps, tile.scalar)
-            width = self.columns - j
-            with f.loop(0, self.rows, tile.rows) as i:
-                panel_a = f.address(self.a, i * self.steps, tile.scalar)
-                height = self.rows - i
-                place = f.address(self.c, i * self.pitch + j, tile.scalar)
-                whole = f.compare("sge", height, tile.rows) & f.compare("sge", width, tile.columns)
-                self._tile(panel_a, panel_b, place, whole)
-                with f.when(~whole):
-                    self._edge(place, height, width)
+            with f.loop(0, whole, tile.rows) as i:
+                self._tile(i, j, tile.rows)
+            least = 0
+            for rows in (*_fewer(tile.rows), tile.rows):
+                left = self.rows - whole
+                with f.when(f.compare("sgt", left, least) & f.compare("sle", left, rows)):
+                    self._tile(whole, j, rows)
+                least = rows
 
-    def _tile(self, panel_a: Value, panel_b: Value, place: Value, whole: Value) -> None:
-        """One tile; a part of one goes to spare memory."""
+    def _tile(self, i: Value, j: Value, rows: int) -> None:
+        """One tile of so many rows; a part of one goes to spare memory."""
         f, tile = self.f, self.tile
+        panel_a = f.address(self.a, i * self.steps, tile.scalar)
+        panel_b = f.address(self.b, j * self.steps, tile.scalar)
+        place = f.address(self.c, i * self.pitch + j, tile.scalar)
+        height, width = self.rows - i, self.columns - j
+        whole = f.compare("sge", height, rows) & f.compare("sge", width, tile.columns)
         target = f.select(whole, place, self.spare)
         pitch = f.select(whole, self.pitch, tile.columns)
-        lines = [f.address(target, pitch * i, tile.scalar) for i in range(tile.rows)]
+        lines = [f.address(target, pitch * r, tile.scalar) for r in range(rows)]
         for line in lines:
             self._fetch(line)
-        sums = [[f.slot(tile.vector) for _ in range(tile.vectors)] for _ in range(tile.rows)]
-        for slot in (s for row in sums for s in row):
-            f.store(f.const(0.0, tile.vector), slot, 64)
-        unrolled = self.steps & -UNROLL
-        for low, high, count in ((f.index(0), unrolled, UNROLL), (unrolled, self.steps, 1)):
-            with f.loop(low, high, count) as step:
-                for u in range(count):
-                    self._step(panel_a, panel_b, step, u, sums)
+        sums = self._sums(panel_a, panel_b, rows)
         with f.when(whole & ~self.begins):
             for line, row in zip(lines, sums, strict=True):
                 for v, slot in enumerate(row):
@@ -105,15 +102,30 @@ class _Block:
         for line, row in zip(lines, sums, strict=True):
             for v, slot in enumerate(row):
                 f.store(f.load(slot, tile.vector, 64), f.address(line, v * tile.lanes, tile.scalar))
+        with f.when(~whole):
+            self._edge(place, height, width)
+
+    def _sums(self, panel_a: Value, panel_b: Value, rows: int) -> list[list[Value]]:
+        """Slots that become registers: row by row the vectors of sums."""
+        f, tile = self.f, self.tile
+        sums = [[f.slot(tile.vector) for _ in range(tile.vectors)] for _ in range(rows)]
+        for slot in (s for row in sums for s in row):
+            f.store(f.const(0.0, tile.vector), slot, 64)
+        unrolled = self.steps & -UNROLL
+        for low, high, count in ((f.index(0), unrolled, UNROLL), (unrolled, self.steps, 1)):
+            with f.loop(low, high, count) as step:
+                for u in range(count):
+                    self._step(panel_a, panel_b, step, u, sums)
+        return sums
 
     def _step(self, panel_a: Value, panel_b: Value, step: Value, u: int, sums: list[list[Value]]) -> None:
         f, tile = self.f, self.tile
         row_a = f.address(f.address(panel_a, step * tile.rows, tile.scalar), u * tile.rows, tile.scalar)
         row_b = f.address(f.address(panel_b, step * tile.columns, tile.scalar), u * tile.columns, tile.scalar)
         columns = [f.load(f.address(row_b, v * tile.lanes, tile.scalar), tile.vector) for v in range(tile.vectors)]
-        for i in range(tile.rows):
+        for i, row in enumerate(sums):
             x = f.splat(f.load(f.address(row_a, i, tile.scalar), Type.of(tile.scalar)), tile.lanes)
-            for slot, y in zip(sums[i], columns, strict=True):
+            for slot, y in zip(row, columns, strict=True):
                 total = f.load(slot, tile.vector, 64)
                 f.store(f.fma(x, y, total) if tile.fused else x * y + total, slot, 64)
 
@@ -124,13 +136,30 @@ class _Block:
         f.call_void("llvm.prefetch.p0", line, *kind)
 
     def _edge(self, place: Value, height: Value, width: Value) -> None:
-        """Take what there is of a tile from spare memory, one element at a time."""
+        """Take what there is of a tile from spare memory: whole rows as vectors, parts of rows one by one."""
         f, tile = self.f, self.tile
-        scalar = Type.of(tile.scalar)
         height = f.intrinsic("smin", height, f.index(tile.rows))
-        width = f.intrinsic("smin", width, f.index(tile.columns))
-        with f.loop(0, height) as i, f.loop(0, width) as j:
-            value = f.load(f.address(self.spare, i * tile.columns + j, tile.scalar), scalar)
-            target = f.address(place, i * self.pitch + j, tile.scalar)
-            total = f.select(self.begins, value, f.load(target, scalar) + value)
-            f.store(total, target)
+        whole = f.compare("sge", width, tile.columns)
+        with f.loop(0, height) as i:
+            source = f.address(self.spare, i * tile.columns, tile.scalar)
+            target = f.address(place, i * self.pitch, tile.scalar)
+            with f.when(whole):
+                for v in range(tile.vectors):
+                    self._move(source, target, f.index(v * tile.lanes), tile.vector)
+            with f.when(~whole), f.loop(0, width) as j:
+                self._move(source, target, j, Type.of(tile.scalar))
+
+    def _move(self, source: Value, target: Value, at: Value, type_: Type) -> None:
+        f, scalar = self.f, self.tile.scalar
+        place = f.address(target, at, scalar)
+        value = f.load(f.address(source, at, scalar), type_)
+        f.store(f.select(self.begins, value, f.load(place, type_) + value), place)
+
+
+def _fewer(rows: int) -> list[int]:
+    """Rows of the tiles that end a block: each some two thirds of the next."""
+    found = list[int]()
+    while rows > 2:
+        rows = rows * 2 // 3
+        found.insert(0, rows)
+    return found

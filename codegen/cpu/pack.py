@@ -11,37 +11,16 @@ from xdsl.ir import Operation, SSAValue
 from isthmus import ir
 from isthmus.codegen.cpu.body import Body
 from isthmus.codegen.cpu.memory import pointer
-from isthmus.codegen.cpu.plan import Plan
+from isthmus.codegen.cpu.nest import Nest
 from isthmus.codegen.cpu.sizes import SizeValues
 from isthmus.codegen.cpu.state import State
 from isthmus.codegen.dtypes import MEMORY
 from isthmus.codegen.llvm_text import I1, I64, PTR, Function, Module, Type, Value
 from isthmus.codegen.vector_math import Math
 from isthmus.dialects import kernel as k
+from isthmus.dialects.kernel.lanes import Steps
 from isthmus.dialects.target import Target
 from isthmus.sizes import Dim
-
-
-class Nest(Plan):
-    """A part of a contraction's body in loops over these dims, the innermost last; one of them is the vector's."""
-
-    def __init__(self, kernel: k.ContractOp, ops: Sequence[Operation], loops: Sequence[int], vector: int, lanes: int):
-        self.kernel = kernel
-        self.sizes = kernel.sizes_
-        self.starts = k.starts(kernel)
-        self.levels = k.levels(kernel)
-        self.varying = k.varying(kernel)
-        self.vector, self.lanes, self.unroll = vector, lanes, None
-        outer = tuple(d for d in range(len(self.sizes)) if d not in loops)
-        self.scopes = ((), outer, *((d,) for d in loops))
-        self.point = 1
-        self._scope_of_dim = {d: s for s, dims in enumerate(self.scopes) for d in dims}
-        self.ops = tuple(ops)
-        self.accesses = {op: self._access(op) for op in ops if isinstance(op, (k.LoadOp, k.SinkOp))}
-
-    def home(self, op: Operation) -> int:
-        """The scope in which an op is emitted: that of the innermost dim that it depends on."""
-        return max((self._scope_of_dim[d] for d in self._dims_of(op)), default=1)
 
 
 class _Part:
@@ -67,7 +46,10 @@ class _Part:
     def scope(self, number: int) -> None:
         """Emit the ops that belong into a loop, and what is known there of the addresses further inside."""
         for op in self.nest.ops:
-            if self.nest.home(op) == number:
+            if self.nest.home(op) == number and self.nest.is_uniform(op):
+                with self.state.vector(1):
+                    self.body.emit(op)
+            elif self.nest.home(op) == number:
                 self.body.emit(op)
         if number + 1 < len(self.nest.scopes):
             with self.state.vector(1):
@@ -132,13 +114,15 @@ class Pack(_Part):
         value: SSAValue,
         own: int,
         width: int,
+        steps: int,
         lanes: int,
     ) -> None:
+        """`width`: neighbours of a panel; `steps`: of k that are packed at most, from a multiple of them on."""
         depth = kernel.mnk[2]
         ops = sliced(kernel, [value])
-        self.turned = _runs_along(kernel, ops, depth) and not _runs_along(kernel, ops, own)
-        loops, vector = ((depth, own), depth) if self.turned else ((depth, own), own)
-        nest = Nest(kernel, ops, loops, vector, lanes)
+        down, across = Steps(depth, lanes, steps % lanes == 0), Steps(own, lanes, width % lanes == 0)
+        self.turned = _runs_along(kernel, ops, down) and not _runs_along(kernel, ops, across)
+        nest = Nest(kernel, ops, (depth, own), down if self.turned else across)
         more = [("first", I64), ("count", I64), ("start", I64), ("steps", I64), ("out", PTR)]
         super().__init__(module, nest, target, name, more)
         self.value, self.own, self.depth, self.width, self.lanes = value, own, depth, width, lanes
@@ -244,15 +228,15 @@ class Pack(_Part):
         return rows
 
 
-def _runs_along(kernel: k.ContractOp, ops: Sequence[Operation], d: int) -> bool:
+def _runs_along(kernel: k.ContractOp, ops: Sequence[Operation], steps: Steps) -> bool:
     """Whether most of the elements that are read of memory are neighbours along a dim."""
     near = other = 0
-    own = kernel.mnk[2]
+    depth = kernel.mnk[2]
     for op in ops:
         if isinstance(op, k.LoadOp):
             (linear,) = k.linear_map(kernel, op).data
-            if own in linear.dims() and len(linear.dims()) > 1:
-                near, other = near + (linear.coefficient(d) == 1), other + (linear.coefficient(d) != 1)
+            if depth in linear.dims() and len(linear.dims()) > 1:
+                near, other = near + (steps.of(linear) == 1), other + (steps.of(linear) != 1)
     return near > 0 and near >= other
 
 
@@ -268,7 +252,7 @@ class Finish(_Part):
         sinks = [op for op in kernel.block.ops if isinstance(op, k.SinkOp)]
         before = {op for op in sliced(kernel, [v for s in sinks for v in ir.operands_of(s)])}
         ops = [op for op in kernel.block.ops if op in before or op in sinks]
-        nest = Nest(kernel, ops, (m, n), n, lanes)
+        nest = Nest(kernel, ops, (m, n), Steps(n, lanes, aligned=True))
         more = [("row", I64), ("rows", I64), ("column", I64), ("columns", I64), ("sums", PTR), ("pitch", I64)]
         super().__init__(module, nest, target, name, [*more, ("part", I64)])
         self.lanes = lanes

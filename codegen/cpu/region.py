@@ -20,6 +20,9 @@ from isthmus.dialects.program import Buffer, KernelCall
 LINE = 8
 """Words of a cache line: counters that threads write lie on lines of their own."""
 
+TAKES = 4
+"""How often a thread takes partitions of a kernel, were all equally fast: neighbours share what they pack or read."""
+
 
 def conflict(first: KernelCall, second: KernelCall) -> bool:
     """Whether two kernels may not run at once: one writes memory that the other touches."""
@@ -189,6 +192,13 @@ def _count(f: Function, words: Value, p: _Placed) -> Value:
     return f.const(p.kernel.partitions, I64)
 
 
+def _taken_at_once(f: Function, total: Value) -> Value:
+    """Partitions that a thread takes: all where it is alone, else few enough that a slow one keeps nobody waiting."""
+    threads = f.cast("zext", f.call("omp_get_num_threads", I32), I64)
+    shares = f.select(f.compare("sgt", threads, 1), threads * TAKES, 1)
+    return f.intrinsic("smax", f.binary("sdiv", total, shares), f.const(1, I64))
+
+
 def _run_alone(f: Function, words: Value, groups: Sequence[Group]) -> None:
     for p in (p for group in groups for p in group):
         _call(f, words, p, f.const(0, I64), _count(f, words, p))
@@ -208,14 +218,15 @@ def _emit_region(frame: Frame, name: str, groups: Sequence[Group], counters: Seq
         cut = _is_cut(group)
         head, body, leave = f.label("take"), f.label("run"), f.label("taken")
         total = _count(f, words, group[0]) if cut else f.const(1, I64)
+        step = _taken_at_once(f, total) if cut else f.const(1, I64)
         place = f.address(words, counter, "i64")
         f.line(f"br label %{head}")
         f.start(head)
-        taken = f.emit(f"atomicrmw add ptr {place.name}, i64 1 monotonic", I64)
+        taken = f.emit(f"atomicrmw add ptr {place.name}, {step!r} monotonic", I64)
         f.line(f"br {f.compare('slt', taken, total)!r}, label %{body}, label %{leave}")
         f.start(body)
         if cut:
-            _call(f, words, group[0], taken, taken + 1)
+            _call(f, words, group[0], taken, f.intrinsic("smin", taken + step, total))
         else:
             _run_alone(f, words, [group])
         f.line(f"br label %{head}")

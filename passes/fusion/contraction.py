@@ -28,6 +28,7 @@ from isthmus.passes.analysis.access import Index
 from isthmus.passes.fusion.ability import Ability
 from isthmus.passes.fusion.align import align
 from isthmus.passes.fusion.clusters import Cluster, build
+from isthmus.passes.fusion.contract_price import Policy, dearer, require_vectors
 from isthmus.passes.fusion.draft import Draft
 from isthmus.passes.fusion.emit import Layout, Strides, create, emit_body
 from isthmus.passes.fusion.graph import Kind, Node, Value
@@ -36,15 +37,6 @@ from isthmus.passes.fusion.merge import Merger, Refusal, links
 from isthmus.passes.fusion.roots import BYTES_PER_ADDITION
 from isthmus.passes.fusion.traffic import traffic, work
 from isthmus.sizes import Dim
-
-LEAST = 32
-"""Rows, columns and terms below which the library multiplies, and where it is not known how many rows or columns."""
-
-LARGE = 1 << 24
-"""Multiplications below which the library's small products win: measured, threads start for less than a millisecond."""
-
-BYTES_PER_PROLOGUE_ADDITION = 0.6
-"""What an addition costs more, in bytes moved, where panels are packed: measured, short vectors wait for each other."""
 
 IN_PROLOGUE = ("load", "const", "index", "arith", "convert", "select", "cmp", "and")
 """Kinds of instructions that a contraction computes: none that can fail, and no reductions."""
@@ -77,19 +69,10 @@ class Contraction(Cluster):
     inner: tuple[Dim, ...]
 
 
-def is_contraction(node: Node, ability: Ability, least: int = 0) -> bool:
-    """Whether a library call is a product that a kernel of ours can make too, of so many multiplications."""
+def is_contraction(node: Node, ability: Ability, policy: Policy) -> bool:
+    """Whether a library call is a product that a kernel of ours may make too."""
     op = node.op
-    if not isinstance(op, prim.DotOp) or ir.dtype_of(op.y) not in ability.dtypes:
-        return False
-    a, b = ir.shape_of(op.a), ir.shape_of(op.b)
-    batch, contract = ints(op.batch_a.data), ints(op.contract_a.data)
-    rows = [s for d, s in enumerate(a) if d not in (*batch, *contract)]
-    columns = [s for d, s in enumerate(b) if d not in (*ints(op.batch_b.data), *ints(op.contract_b.data))]
-    m, n, k = (cost.product(tuple(group)) for group in (rows, columns, [a[d] for d in contract]))
-    if not isinstance(m, int) or not isinstance(n, int) or min(m, n, cost.numeric(k)) < LEAST:
-        return False
-    return cost.flops(op) >= 2 * least
+    return isinstance(op, prim.DotOp) and ir.dtype_of(op.y) in ability.dtypes and policy.takes(op)
 
 
 def plain(node: Node, stored: Callable[[Value], bool], strides: Strides, ability: Ability) -> Contraction:
@@ -127,6 +110,7 @@ def contraction(
     classes = classes_of(node, frames[node], len(inner))
     _require_one_store(draft, classes, frames)
     ability.require(draft, classes, strides)
+    require_vectors(draft, classes, strides)
     Panels(draft, classes, strides)
     everything = mask(frozenset(classes))  # panels are packed: no walk is narrow
     parallel = mask(frozenset(d for d, c in classes.items() if c != "k"))
@@ -172,27 +156,29 @@ def classes_of(node: Node, index: Index, inner: int) -> dict[int, str]:
 # ---- which products become kernels
 
 
-def take_contractions(merger: Merger, fixed: frozenset[Value], least: int = 0, target: str = "cpu") -> None:
+def take_contractions(merger: Merger, fixed: frozenset[Value], policy: Policy, target: str = "cpu") -> None:
     """Turn library calls into kernels where their factors or their product need not go through memory.
 
-    `fixed`: the buffers that the caller or other library calls read. `least`: products of fewer multiplications stay.
+    `fixed`: the buffers that the caller or other library calls read.
     """
-    trial = _Contractions(merger, fixed, least, Ability.of(target))
-    if trial.ability.prologues:
-        for value in trial.factors():
-            trial.take_prologue(value)
+    trial = _Contractions(merger, fixed, policy, Ability.of(target))
+    factors = trial.factors() if trial.ability.prologues else []
+    for value in factors:
+        trial.take_prologue(value)
     for node in list(trial.nodes):
         trial.take_epilogue(node)
         if trial.ability.alone:
             trial.take_alone(node)
+    for value in factors:  # what a product alone was not worth one with an epilogue may be
+        trial.take_prologue(value)
 
 
 class _Contractions:
     """The products of a program, as kernels where they have become some."""
 
-    def __init__(self, merger: Merger, fixed: frozenset[Value], least: int, ability: Ability) -> None:
-        self.merger, self.fixed, self.ability = merger, fixed, ability
-        self.nodes = [n for n in merger.externs if is_contraction(n, ability, least)]
+    def __init__(self, merger: Merger, fixed: frozenset[Value], policy: Policy, ability: Ability) -> None:
+        self.merger, self.fixed, self.policy, self.ability = merger, fixed, policy, ability
+        self.nodes = [n for n in merger.externs if is_contraction(n, ability, policy)]
         self.own: dict[Node, Contraction] = {}
 
     def factors(self) -> list[Value]:
@@ -224,6 +210,7 @@ class _Contractions:
         except Refused as refused:
             self._refuse(value.maker, readers, refused.reason)
             new = None
+        price -= sum(self.policy.loss(u) for u in readers if isinstance(u, Node))
         if new is not None and _price(new) - self._other_factors(new, readers) >= price:
             self._refuse(value.maker, readers, "computing it inside the product would cost more than reading it")
             new = None
@@ -278,7 +265,8 @@ class _Contractions:
         except Refused as refused:
             self._refuse(node, [reader], refused.reason)
             return
-        if merged.traffic + BYTES_PER_ADDITION * work(merged.draft) >= _price([base, reader]) + cost.LAUNCH_BYTES:
+        price = _price([base, reader]) + cost.LAUNCH_BYTES - (self.policy.loss(node) if own is None else 0.0)
+        if _price([merged]) >= price:
             self._refuse(node, [reader], "together they would move more bytes")
             return
         self._exchange([reader] if own is None else [reader, own], [merged])
@@ -344,8 +332,7 @@ def _dearer(cluster: Cluster) -> float:
     """What the arithmetic of a prologue costs more than that of a kernel."""
     if not isinstance(cluster, Contraction):
         return 0.0
-    summed = mask(frozenset(range(len(cluster.sizes), len(cluster.draft.sizes))))
-    return BYTES_PER_PROLOGUE_ADDITION * work(cluster.draft, summed)
+    return dearer(cluster.draft, mask(frozenset(range(len(cluster.sizes), len(cluster.draft.sizes)))))
 
 
 def emit_contraction(own: Contraction, strides: Strides, buffers: Mapping[Value, SSAValue]) -> kernel.ContractOp:

@@ -28,7 +28,8 @@ from isthmus.dialects import kernel, prim
 from isthmus.dialects.signature import Signature
 from isthmus.ir import Literal, Shape
 from isthmus.passes.fusion.clusters import Cluster, single
-from isthmus.passes.fusion.contraction import LARGE, Contraction, emit_contraction, take_contractions
+from isthmus.passes.fusion.contract_price import Policy
+from isthmus.passes.fusion.contraction import Contraction, emit_contraction, take_contractions
 from isthmus.passes.fusion.emit import emit
 from isthmus.passes.fusion.epilogue import Bias, take_biases
 from isthmus.passes.fusion.extern import Seen, emit_extern, result_strides, seen
@@ -48,25 +49,21 @@ class FusePass(ModulePass):
 
     contractions: str = "library"
     """`own`: a product is a kernel of ours where its factors or its result then need not go through memory; `large`: of
-    products that are large enough to gain by it. On a GPU: products of half precision whose rows the copy engine takes,
-    also where nothing is around them."""
+    large products; `auto`: where that saves more than a kernel of ours loses against the library. On a GPU: products of
+    half precision whose rows the copy engine takes, also where nothing is around them."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Fuse every function of the module."""
         for func in ir.functions(op).values():
-            fuse_function(func, self.target, least=_LEAST[self.contractions])
+            fuse_function(func, self.target, policy=Policy.of(self.contractions))
 
 
-_LEAST: dict[str, int | None] = {"library": None, "large": LARGE, "own": 0}
-"""The multiplications of the smallest product that a kernel of ours makes; none makes one."""
-
-
-def fuse_function(func: FuncOp, target: str = "cpu", *, least: int | None = None) -> None:
-    """Replace the primitives of a function; products of at least so many multiplications may become kernels."""
+def fuse_function(func: FuncOp, target: str = "cpu", *, policy: Policy | None = None) -> None:
+    """Replace the primitives of a function; `policy`: which products may become kernels."""
     signature = Signature.of(func)
     arguments = [a.strides for a in signature.arguments]
     results = [r.strides for r in signature.results]
-    fuse_block(func.body.block, arguments, results, target=target, least=least)
+    fuse_block(func.body.block, arguments, results, target=target, policy=policy)
 
 
 def fuse_block(
@@ -76,7 +73,7 @@ def fuse_block(
     *,
     merge: bool = True,
     target: str = "cpu",
-    least: int | None = None,
+    policy: Policy | None = None,
 ) -> None:
     """Replace the primitives of a block, given strides of its arguments and results where not row-major."""
     graph = Graph(block, target)
@@ -91,8 +88,8 @@ def fuse_block(
         merger.run()
         drop_roots(merger, graph.nodes)
         merger.run()
-        if least is not None:
-            take_contractions(merger, frozenset(program.fixed), least, target)
+        if policy is not None:
+            take_contractions(merger, frozenset(program.fixed), policy, target)
     program.biases = take_biases(merger)
     program.write(block, merger)
 
@@ -182,7 +179,7 @@ class Program:
             if node in wanted and node.kind not in (Kind.SOURCE, Kind.EXTERN)
         ]
         externs = {n: [s.value for s in self.operands[n]] for n in self.operands if n in wanted}
-        return Merger(singles, externs, strides_of)
+        return Merger(singles, externs, strides_of, launches_cost=self.graph.target == "gpu")
 
     def _wanted(self) -> dict[Node, set[Value]]:
         """Find the nodes whose buffers are read, and which of these."""

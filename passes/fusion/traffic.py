@@ -25,38 +25,39 @@ def traffic(draft: Draft, parallel: int, strides: Strides) -> float:
     for instr in draft.loads():
         value, index, _ = cast("tuple[Value, Index, bool]", instr.data)
         bits = instr.bits
-        touched[value] = touched.get(value, 0.0) + _points(draft, bits)
+        touched[value] = touched.get(value, 0.0) + points(draft, bits)
         weights[value] = max(weights.get(value, 1.0), _weight(draft, parallel, value, index, bits, strides))
     total = 0.0
-    for value, points in touched.items():
-        total += min(points * ir.itemsize(value.dtype), value.nbytes) * weights[value]
+    for value, count in touched.items():
+        total += min(count * ir.itemsize(value.dtype), value.nbytes) * weights[value]
     for sink in draft.sinks:
         bits = sink.instr.bits
         factor = 1.0 if sink.kind == "accumulate" else _weight(draft, parallel, sink.value, sink.index, bits, strides)
         pieces = 1 if sink.value.maker.along is None else len(sink.value.maker.operands)
         total += sink.value.nbytes / pieces * factor
         if sink.kind == "scatter":
-            total += 2 * min(sink.value.nbytes, _points(draft, bits) * ir.itemsize(sink.value.dtype))
+            total += 2 * min(sink.value.nbytes, points(draft, bits) * ir.itemsize(sink.value.dtype))
     return total
 
 
 def work(draft: Draft, along: int = -1) -> float:
     """Give what the arithmetic costs, in additions, symbols guessed; of what depends on one of the dims `along`."""
-    return sum(i.cost * _points(draft, i.bits) for i in draft.instrs if i.cost and (along == -1 or i.bits & along))
+    return sum(i.cost * points(draft, i.bits) for i in draft.instrs if i.cost and (along == -1 or i.bits & along))
 
 
-def _points(draft: Draft, bits: int) -> int:
-    points = 1
+def points(draft: Draft, bits: int) -> int:
+    """Give the number of positions of some dims of a draft, symbols guessed."""
+    total = 1
     for d, size in enumerate(draft.sizes):
         if bits >> d & 1:
-            points *= cost.numeric(size)
-    return points
+            total *= cost.numeric(size)
+    return total
 
 
 def _weight(draft: Draft, parallel: int, value: Value, index: Index, bits: int, strides: Strides) -> float:
     """NARROW where points are neighbours but rows are far apart."""
     rows = ((1 << len(draft.sizes)) - 1) & ~parallel & bits
-    if not rows or _points(draft, rows) <= FEW_ROWS:
+    if not rows or points(draft, rows) <= FEW_ROWS:
         return 1.0
     linear = linear_index(value, index, strides)
     near = [d for d in linear.dims() if linear.coefficient(d) == 1]

@@ -56,7 +56,7 @@ def schedule_contraction(op: kernel.ContractOp, tile_bits: int, cores: int) -> N
     lanes = tile_bits // (8 * itemsize)
     m, n, k = (op.sizes_[d] for d in op.mnk)
     deepest = PANEL_BYTES // (vectors * lanes * itemsize)
-    depth = _even(k, deepest, 8) if isinstance(k, int) else deepest
+    depth = _even(k, deepest, max(8, lanes)) if isinstance(k, int) else deepest
     grid = _grid(op, (rows, vectors * lanes), _parts(op, cores))
     part = -(-cost.numeric(m) // cost.numeric(grid[1]))
     width = _even(cost.numeric(n), WIDTH_BYTES // (depth * itemsize), vectors * lanes)

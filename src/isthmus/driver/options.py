@@ -35,8 +35,9 @@ class Options:
     draws them in the order of memory where a tensor is transposed. `decompositions`: "default", or "none" to keep every
     operator a library call. `cache`: use the disk cache. `recompile_limit`: so many compilations of one function; then
     calls that none of them fits run as in eager, with a warning that names the guard (under `fullgraph` they raise).
-    `contractions`: on a CPU, "own" (a product joins with what makes its operands or reads its result where that moves
-    fewer bytes), "large" (of those, the large ones) or "library" (every product is a library call). `cuda_graphs`: on
+    `contractions`: which matrix products are kernels of ours, on a CPU: "auto" (those that join with what makes their
+    operands or reads their result, where that saves more than it costs on the machine that was measured), "own" (all
+    that join and then move fewer bytes), "large" (of those, the large ones) or "library" (none). `cuda_graphs`: on
     a GPU, replay a direction as one CUDA graph from its third call with the same shapes on.
     `fold_into_conv`: in programs without gradients, scales and shifts of channels after a convolution (batch norm by
     running statistics) become part of its weight, at every call; results differ by rounding.
@@ -152,6 +153,6 @@ _ALLOWED: dict[str, tuple[object, ...]] = {
     "verify": ("none", "once", "each-pass"),
     "math": ("strict",),
     "decompositions": ("default", "none"),
-    "contractions": ("own", "large", "library"),
+    "contractions": ("auto", "own", "large", "library"),
     "fold_into_conv": (False, True),
 }

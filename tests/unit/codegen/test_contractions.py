@@ -116,6 +116,31 @@ def test_batches_with_strides_of_their_own(grid):
     torch.testing.assert_close(y, a.transpose(1, 2) @ b.transpose(-1, -2), rtol=1e-4, atol=1e-5)
 
 
+HEADS = """
+    %a = kernel.load {operand = 0, map = [d0 floordiv 5, d2 floordiv 16, d0 mod 5, d2 mod 16]} : f32
+    %second = kernel.index {map = [d2 floordiv 16]} : i64
+    %one = prim.const {value = 1} : i64
+    %odd = prim.cmp %second, %one {predicate = "eq"} : i1
+    %n = prim.neg %a : f32
+    %s = prim.select %odd, %n, %a : f32
+    %b = kernel.load {operand = 1, map = [d1, d2]} : f32
+    %y = kernel.dot %s, %b {dims = [2]} : f32
+    kernel.store %y {result = 0, map = [d0 floordiv 5, d1 floordiv 16, d0 mod 5, d1 mod 16]}"""
+
+
+def test_heads_side_by_side_are_read_and_written_as_vectors():
+    text = contraction([tensor([3, 2, 5, 16]), tensor([48, 32])], [tensor([3, 3, 5, 16])], [15, 48, 32], HEADS)
+    x, w = torch.randn(3, 2, 5, 16), torch.randn(48, 32)
+    c = compiled(text)
+    (y,) = c(x, w)
+    signs = torch.tensor([1.0, -1.0])[:, None, None]
+    flat = (x * signs).transpose(1, 2).reshape(15, 32)
+    wanted = (flat @ w.t()).reshape(3, 5, 3, 16).transpose(1, 2)
+    torch.testing.assert_close(y, wanted, rtol=1e-4, atol=1e-5)
+    assert "gather" not in c.text and "scatter" not in c.text
+    assert "sdiv <" not in c.text and "udiv <" not in c.text
+
+
 def test_a_machine_without_fused_multiply_add():
     inputs = factors(20, 40, 30)
     (y,) = compiled(product(20, 40, 30, tile=(6, 2, 4)), cpu.baseline_target())(*inputs)
