@@ -22,12 +22,11 @@ from isthmus.codegen.dtypes import (
     from_memory,
     from_parts,
     parts_of,
-    round_to,
     to_memory,
 )
 from isthmus.codegen.llvm_text import PTR, Type, Value
 from isthmus.codegen.nvptx.ahead import Ahead, Step
-from isthmus.codegen.nvptx.coarse import coarse_exp, is_coarse
+from isthmus.codegen.nvptx.coarse import COARSE, emit_coarse, is_coarse
 from isthmus.codegen.nvptx.division import divide_alike
 from isthmus.codegen.nvptx.plan import GridPlan
 from isthmus.codegen.nvptx.positions import is_position
@@ -102,9 +101,8 @@ class ThreadBody(Body):
             self.state.set(op.y, divide_alike(self.math, n, cast(Value, d), ir.dtype_of(op.y), coarse=coarse))
         elif isinstance(op, prim.CmpOp) and (found := is_position(self.state, op)) is not None:
             self.state.set(op.y, found)
-        elif isinstance(op, prim.ExpOp) and is_coarse(op):
-            x = cast(Value, self.state.get(ir.operands_of(op)[0]))
-            self.state.set(op.y, round_to(self.math, coarse_exp(self.math, x), ir.dtype_of(op.y)))
+        elif type(op) in COARSE and is_coarse(op):
+            emit_coarse(self.state, op)
         else:
             super().emit(op)
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from isthmus.codegen.cpu.sizes import SizeValues
-from isthmus.codegen.llvm_text import I64, PTR, Function, Module, Value
+from isthmus.codegen.llvm_text import I32, I64, PTR, Function, Module, Value
 from isthmus.codegen.nvptx.contract_epilogue import Epilogue, FragmentState
-from isthmus.codegen.nvptx.contract_plan import ContractPlan
+from isthmus.codegen.nvptx.contract_plan import ContractPlan, Matrix
 from isthmus.codegen.nvptx.shared_memory import declare_tiles, special_register
 from isthmus.codegen.vector_math import Math
 from isthmus.dialects import kernel as k
@@ -101,6 +101,11 @@ class Contraction:
         if down.constant is None or down.constant % GROUPED_ROWS:
             height = f.intrinsic("smin", down - first, height)
         return batch, first + f.binary("urem", within, height), f.binary("udiv", within, height)
+
+    def batch_of(self, matrix: Matrix) -> list[Value]:
+        """Give the batch indices of a matrix, as its tensor map takes them."""
+        indices = self.state.indices
+        return [self.f.cast("trunc", indices[d], I32) for d in matrix.batch_dims(self.plan.batch)]
 
     def steps(self) -> Value:
         """Rows of shared memory that the terms of k fill."""

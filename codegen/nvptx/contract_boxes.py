@@ -1,8 +1,9 @@
-"""The form of a contraction for Hopper: one thread has boxes copied in, two warpgroups multiply 64 rows each.
+"""The form of a contraction for Hopper: one thread has boxes copied in, two warpgroups multiply.
 
 Blocks stay and walk many tiles. Shared memory is a ring of stages, each with 64 terms of k of both factors; a stage has
-one barrier that its copies complete and one that the warpgroups arrive at when they have read it. While a warpgroup
-takes its sums to the results the next tile's stages fill. Results of 16-bit elements leave as boxes, too.
+one barrier that its copies complete and one that those arrive at who have read it. Wide tiles are shared by the
+warpgroups, 64 rows each; while they take their sums to the results the next tile's stages fill. Narrow tiles
+(`taking_turns`) belong to one warpgroup each: while it takes its sums to the results the other one multiplies.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from isthmus.codegen.nvptx import tensor_cores as cores
 from isthmus.codegen.nvptx.contract import Contraction
 from isthmus.codegen.nvptx.contract_epilogue import batch_indices
 from isthmus.codegen.nvptx.contract_plan import ContractPlan, Matrix
+from isthmus.codegen.nvptx.contract_results import Results
 from isthmus.codegen.nvptx.shared_memory import (
     barrier_arrive,
     barrier_expect,
@@ -21,32 +23,30 @@ from isthmus.codegen.nvptx.shared_memory import (
     barrier_wait,
     barriers_are_made,
     copy_box_in,
-    copy_box_out,
-    end_group_out,
     meet,
-    meet_some,
-    publish_shared,
     shared,
     special_register,
-    wait_groups_out,
 )
 from isthmus.codegen.nvptx.tensor_cores import BOX_BYTES, ROW_BYTES
-from isthmus.dialects import kernel as k
 from isthmus.dialects.program import TensorMap
 from isthmus.dialects.target import Target
 
 GROUP = 128
 """Threads of a warpgroup."""
+GROUPS = 2
+"""Warpgroups that multiply."""
 ROWS = 64
-"""Rows of the result that a warpgroup multiplies."""
+"""Rows that one instruction multiplies."""
+TURNS = 128
+"""Tiles of up to so many columns belong to one warpgroup each."""
 SHARED_BYTES = 227 << 10
 """Shared memory that a block can have."""
 MOST_STAGES = 6
+BARRIERS = 16 * MOST_STAGES + 8 * GROUPS
+"""Bytes of barriers at most."""
 PRODUCER_REGISTERS = 40
-REGISTERS = {1: 232, 2: 232, 3: 160}
-"""Registers of a thread that multiplies, by the number of such warpgroups."""
-SUMS_BARRIER, OWN_BARRIER = 1, 2
-"""Numbers of the barriers of all multiplying threads, and of the first warpgroup."""
+REGISTERS = 232
+"""Registers of a thread that multiplies."""
 
 
 class _Ring:
@@ -70,6 +70,13 @@ class _Ring:
         f.store(f.select(wraps, 0, after), self._stage)
         f.store(f.select(wraps, parity ^ 1, parity), self._parity)
 
+    def skip(self, stages: Value) -> None:
+        """Leave so many stages (i32) to others."""
+        f, (stage, parity) = self._f, self.now()
+        after, count = stage + stages, f.const(self._count, I32)
+        f.store(f.binary("urem", after, count), self._stage)
+        f.store(parity ^ (f.binary("udiv", after, count) & 1), self._parity)
+
 
 class Boxes(Contraction):
     """The code of one contraction, as one thread runs it."""
@@ -77,37 +84,41 @@ class Boxes(Contraction):
     resident = 1
 
     def __init__(self, module: Module, plan: ContractPlan, target: Target, name: str) -> None:
-        self.groups = plan.rows // ROWS
-        self.boxes = plan.columns // ROWS
+        self.taking_turns = plan.columns <= TURNS
+        self.row_blocks = plan.rows // ROWS if self.taking_turns else plan.rows // ROWS // GROUPS
+        """Blocks of 64 rows that a warpgroup multiplies."""
+        boxes = plan.columns // ROWS
+        staged = plan.staged if len(plan.staged) <= boxes else {}
         sides = ((plan.a, plan.m, plan.rows), (plan.b, plan.n, plan.columns))
         maps = [_factor_map(plan, *side) for side in sides]
-        staged = plan.staged if len(plan.staged) <= self.boxes else {}
         maps += [matrix.map(plan.n, plan.m, plan.batch, ROWS) for matrix in staged.values()]
-        super().__init__(module, plan, target, name, GROUP * (self.groups + 1), tuple(staged), maps)
+        self.operand = plan.operand if staged else None
+        if self.operand is not None:
+            maps.append(plan.matrix_of(self.operand).map(plan.n, plan.m, plan.batch, ROWS))
+        super().__init__(module, plan, target, name, GROUP * (GROUPS + 1), tuple(staged), maps)
         self.turned_a, self.turned_b = (not plan.runs_along_k(x) for x in (plan.a, plan.b))
         self.bytes_a, self.bytes_b = plan.rows * ROW_BYTES, plan.columns * ROW_BYTES
         self.stage_bytes = self.bytes_a + self.bytes_b
-        self.out_bytes = self.boxes * BOX_BYTES if staged else 0
-        """Of one warpgroup."""
-        sums = 4 * self.groups * 4 * plan.columns * len(plan.sinks)
-        rest = self.groups * self.out_bytes + sums
-        self.stages = min(MOST_STAGES, (SHARED_BYTES - rest - 256) // self.stage_bytes)
+        rest = Results.bytes_of(plan, self.row_blocks, staged=bool(staged)) * GROUPS
+        self.stages = min(MOST_STAGES, (SHARED_BYTES - rest - BARRIERS) // self.stage_bytes)
         if self.stages < 2:
-            raise ValueError("a tile whose stages do not fit")
-        self.out_start = self.stages * self.stage_bytes
-        self.sums_start = self.out_start + self.groups * self.out_bytes
-        self.barriers_start = self.sums_start + sums
-        self.shared_bytes = self.barriers_start + 16 * self.stages
+            raise plan.unsupported("sums too many columns at once")
+        self.results_start = self.stages * self.stage_bytes
+        self.barriers_start = self.results_start + rest
+        self.shared_bytes = self.barriers_start + 16 * self.stages + 8 * GROUPS
 
     # ---- roles
 
     def emit(self) -> None:
         """Emit the function."""
         f = self.f
+        readers = 1 if self.taking_turns else GROUPS
         with f.when(f.compare("eq", self.thread, 0)):
             for stage in range(self.stages):
                 barrier_init(f, self._full(stage), 1)
-                barrier_init(f, self._empty(stage), self.groups)
+                barrier_init(f, self._empty(stage), readers)
+            for group in range(GROUPS):
+                barrier_init(f, self.operand_barrier(group), 1)
             barriers_are_made(f)
         meet(f)
         self.first = f.cast("zext", self.block, I64)
@@ -122,7 +133,7 @@ class Boxes(Contraction):
             self._feed()
         f.line(f"br label %{done}")
         f.start(multiplies)
-        cores.set_registers(f, REGISTERS[self.groups], more=True)
+        cores.set_registers(f, REGISTERS, more=True)
         self._multiply()
         f.line(f"br label %{done}")
         f.start(done)
@@ -133,6 +144,10 @@ class Boxes(Contraction):
 
     def _empty(self, stage: Value | int) -> Value:
         return self._barrier(stage, self.barriers_start + 8 * self.stages)
+
+    def operand_barrier(self, group: Value | int) -> Value:
+        """What the copies of a warpgroup's operand complete."""
+        return self._barrier(group, self.barriers_start + 16 * self.stages)
 
     def _barrier(self, stage: Value | int, start: int) -> Value:
         stage = stage if isinstance(stage, Value) else self.f.const(stage, I32)
@@ -160,7 +175,7 @@ class Boxes(Contraction):
 
     def _copy(self, number: int, matrix: Matrix, extent: int, at: tuple[Value, Value, Value], full: Value) -> None:
         f = self.f
-        (start, own, k0), outer = at, self._batch_of(matrix)
+        (start, own, k0), outer = at, self.batch_of(matrix)
         map_ = self.map_arguments[number]
         if self.plan.runs_along_k(matrix):
             copy_box_in(f, shared(f, start), map_, [k0, own, *outer], full)
@@ -168,144 +183,72 @@ class Boxes(Contraction):
         for box in range(extent // 64):
             copy_box_in(f, shared(f, start + box * BOX_BYTES), map_, [own + 64 * box, k0, *outer], full)
 
-    def _batch_of(self, matrix: Matrix) -> list[Value]:
-        indices = self.state.indices
-        return [self.f.cast("trunc", indices[d], I32) for d in matrix.batch_dims(self.plan.batch)]
-
     # ---- warpgroups that multiply
 
     def _multiply(self) -> None:
         f, plan = self.f, self.plan
         group = f.binary("lshr", self.thread, f.const(7, I32)) - 1
-        within = self.thread & (GROUP - 1)
-        self.group, self.within = group, within
-        self.speaks = f.compare("eq", within, 0)
-        self.lane, self.warp = within & 31, f.binary("lshr", within, f.const(5, I32))
+        self.results = Results(self, group, self.results_start)
+        self.row = f.const(0, I32) if self.taking_turns else group
+        """The first of this warpgroup's blocks of rows in a tile."""
+        self.speaks = self.results.speaks
         ring = _Ring(f, self.stages, 0)
         before = f.slot(I32)
-        sums = [f.slot(F32) for _ in range(plan.columns // 2)]
-        with f.loop(self.first, self.count, self.step) as tile, self.state.frame():
-            batch, row, column = self.place(tile)
-            batch_indices(self.state, plan, batch)
-            for slot in sums:
+        sums = [[f.slot(F32) for _ in range(plan.columns // 2)] for _ in range(self.row_blocks)]
+        steps = self.steps()
+        first, stride = self.first, self.step
+        if self.taking_turns:
+            others = f.cast("trunc", steps, I32)
+            ring.skip(group * others)
+            first, stride = first + f.cast("zext", group, I64) * stride, stride * GROUPS
+        with f.loop(first, self.count, stride) as tile, self.state.frame():
+            place = self.place(tile)
+            batch_indices(self.state, plan, place[0])
+            for slot in (s for block in sums for s in block):
                 f.store(cores.zero(f), slot)
-            steps = self.steps()
             with f.loop(0, steps) as step:
+                self.results.fetch(step, self.row, place)
                 self._step(ring, sums, before, step)
-            values = cores.finished(f, [f.load(s, F32) for s in sums])
+            flat = cores.finished(f, [f.load(s, F32) for block in sums for s in block])
             last = self.speaks if steps.constant else self.speaks & f.compare("sgt", steps, 0)
             with f.when(last):
                 barrier_arrive(f, self._empty(f.load(before, I32)))
-            self._finish(values, (batch, row, column))
-        if self.epilogue.staged:
-            with f.when(self.speaks):
-                wait_groups_out(f, only_read=False)
+            if self.taking_turns:
+                ring.skip(f.cast("trunc", steps, I32))
+            each = len(sums[0])
+            self.results.take([flat[n : n + each] for n in range(0, len(flat), each)], self.row, place)
+        self.results.end()
 
-    def _step(self, ring: _Ring, sums: Sequence[Value], before: Value, step: Value) -> None:
+    def _step(self, ring: _Ring, sums: Sequence[Sequence[Value]], before: Value, step: Value) -> None:
         """64 terms of k: the products of this stage are under way when those of the one before are known to be done."""
         f, plan = self.f, self.plan
         stage, parity = ring.now()
         barrier_wait(f, self._full(stage), parity)
         start = stage * self.stage_bytes
-        a = cores.descriptor(f, shared(f, start + self.group * BOX_BYTES), turned=self.turned_a)
+        a = cores.descriptor(f, shared(f, start + self.row * BOX_BYTES), turned=self.turned_a)
         b = cores.descriptor(f, shared(f, start + self.bytes_a), turned=self.turned_b)
-        values = [f.load(s, F32) for s in sums]
+        values = [[f.load(s, F32) for s in block] for block in sums]
         cores.begin_tiles(f)
         for n in range(4):
-            values = cores.multiply_tile(
-                f,
-                plan.dtype,
-                values,
-                a + n * cores.step_of(turned=self.turned_a),
-                b + n * cores.step_of(turned=self.turned_b),
-                turned_a=self.turned_a,
-                turned_b=self.turned_b,
-            )
+            for block in range(self.row_blocks):
+                values[block] = cores.multiply_tile(
+                    f,
+                    plan.dtype,
+                    values[block],
+                    a + (n * cores.step_of(turned=self.turned_a) + block * (BOX_BYTES >> 4)),
+                    b + n * cores.step_of(turned=self.turned_b),
+                    turned_a=self.turned_a,
+                    turned_b=self.turned_b,
+                )
         cores.end_tiles(f)
         cores.wait_tiles(f, 1)
-        for value, slot in zip(values, sums, strict=True):
-            f.store(value, slot)
+        for block, slots in zip(values, sums, strict=True):
+            for value, slot in zip(block, slots, strict=True):
+                f.store(value, slot)
         with f.when(self.speaks & f.compare("ne", step, 0)):
             barrier_arrive(f, self._empty(f.load(before, I32)))
         f.store(stage, before)
         ring.advance()
-
-    # ---- results
-
-    def _finish(self, values: Sequence[Value], place: tuple[Value, Value, Value]) -> None:
-        f, plan, epilogue = self.f, self.plan, self.epilogue
-        batch, row, column = place
-        start = column * plan.columns
-        above = self.group * ROWS + self.warp * 16 + f.binary("lshr", self.lane, f.const(2, I32))
-        first = row * plan.rows + f.cast("zext", above, I64)
-        left = start + f.cast("zext", (self.lane & 3) * 2, I64)
-        if plan.sinks:
-            part = self.group * 4 + self.warp
-            epilogue.gather_sums(f.const(self.sums_start, I32), part, self.lane, plan.columns, 4 * self.groups)
-            meet_some(f, SUMS_BARRIER, GROUP * self.groups)
-        with epilogue.tile([first, first + 8], left, self.ragged()):
-            self._blocks(values, place)
-        if plan.sinks:
-            meet_some(f, SUMS_BARRIER, GROUP * self.groups)
-            shape = (4 * self.groups, plan.columns)
-            among = self.group * GROUP + self.within
-            entries = self.entry(batch, row)
-            epilogue.write_sums(self.sums_start, among, GROUP * self.groups, shape, start, entries)
-
-    def _blocks(self, values: Sequence[Value], place: tuple[Value, Value, Value]) -> None:
-        """All blocks of 8 columns; those that leave as boxes, in rounds of as many boxes as there is room for."""
-        staged = self.epilogue.staged
-        each = self.boxes // len(staged) if staged else self.boxes
-        for low in range(0, self.boxes, each):
-            boxes = range(low, min(low + each, self.boxes))
-            if staged:
-                self._room()
-            for box in boxes:
-                for pair in range(4):
-                    self._two_blocks(values, box * 8 + pair * 2, (box - low) * len(staged))
-            if staged:
-                self._leave(boxes, low, place)
-
-    def _two_blocks(self, values: Sequence[Value], block: int, slot: int) -> None:
-        """16 columns, which one instruction writes to shared memory for each result."""
-        f = self.f
-        found: dict[k.StoreOp, list[Value]] = {op: [] for op in self.epilogue.staged}
-        for b in (block, block + 1):
-            pairs = [values[4 * b : 4 * b + 2], values[4 * b + 2 : 4 * b + 4]]
-            for op, words in self.epilogue.block(8 * b, pairs).items():
-                found[op] += words
-        line = self.warp * 16 + (self.lane & 15)
-        piece = f.binary("lshr", self.lane, f.const(4, I32)) + block % 8
-        for number, words in enumerate(found.values()):
-            at = self.out_start + (slot + number) * BOX_BYTES
-            offset = self.group * self.out_bytes + cores.swizzled(f, line, piece) + at
-            cores.store_fragments(f, shared(f, offset), words)
-
-    def _room(self) -> None:
-        """Wait until the boxes that left last have been read."""
-        with self.f.when(self.speaks):
-            wait_groups_out(self.f, only_read=True)
-        self._meet()
-
-    def _meet(self) -> None:
-        meet_some(self.f, self.group + OWN_BARRIER, GROUP)
-
-    def _leave(self, boxes: range, low: int, place: tuple[Value, Value, Value]) -> None:
-        f, plan = self.f, self.plan
-        staged = self.epilogue.staged
-        publish_shared(f)
-        self._meet()
-        _, row, column = place
-        m0 = f.cast("trunc", row * plan.rows, I32) + self.group * ROWS
-        n0 = f.cast("trunc", column * plan.columns, I32)
-        with f.when(self.speaks):
-            for box in boxes:
-                for number, op in enumerate(staged):
-                    slot = (box - low) * len(staged) + number
-                    source = shared(f, self.group * self.out_bytes + (self.out_start + slot * BOX_BYTES))
-                    outer = self._batch_of(plan.staged[op])
-                    copy_box_out(f, source, self.map_arguments[2 + number], [n0 + 64 * box, m0, *outer])
-            end_group_out(f)
 
 
 def _factor_map(plan: ContractPlan, matrix: Matrix, own: int, extent: int) -> TensorMap:

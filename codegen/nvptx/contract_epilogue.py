@@ -18,8 +18,9 @@ from isthmus.codegen.cpu.body import Body
 from isthmus.codegen.cpu.memory import Place, pointer
 from isthmus.codegen.cpu.plan import Access
 from isthmus.codegen.cpu.state import State
-from isthmus.codegen.dtypes import round_to, to_memory
+from isthmus.codegen.dtypes import from_memory, round_to, to_memory
 from isthmus.codegen.llvm_text import F32, I1, I32, I64, Function, Type, Value
+from isthmus.codegen.nvptx.coarse import COARSE, emit_coarse, is_coarse
 from isthmus.codegen.nvptx.contract_plan import PAIR, ContractPlan, Fragments
 from isthmus.codegen.nvptx.shared_memory import shared
 from isthmus.codegen.nvptx.threads import WARP
@@ -41,18 +42,29 @@ class FragmentState(State):
         return max(self.plan.alignment(access), ir.itemsize(access.dtype))
 
 
+class FragmentBody(Body):
+    """Emits the ops of an epilogue."""
+
+    def emit(self, op: Operation) -> None:
+        """Emit one op; its operands have been emitted."""
+        if type(op) in COARSE and is_coarse(op):
+            emit_coarse(self.state, op)
+        else:
+            super().emit(op)
+
+
 class Epilogue:
-    """Emits the epilogue of one thread. `scratch`: where in shared memory sums of columns meet; `parts`: of how many."""
+    """Emits the epilogue of one thread. `staged`: the results whose pairs the caller takes on."""
 
     def __init__(self, plan: ContractPlan, state: FragmentState, staged: Sequence[k.StoreOp]) -> None:
         self.plan, self.state, self.f = plan, state, state.f
-        self.body = Body(state)
+        self.body = FragmentBody(state)
         self.staged = tuple(staged)
         m, n = plan.m, plan.n
         ops = plan.fragments.ops
         which = {op: plan.fragments.dims_of(op) & {m, n} for op in ops}
         self._uniform, self._by_row, self._by_column, self._by_both = (
-            [op for op in ops if which[op] == dims] for dims in (set[int](), {m}, {n}, {m, n})
+            [op for op in ops if which[op] == frozenset(dims)] for dims in ((), (m,), (n,), (m, n))
         )
         self._rows: list[tuple[Value, Value | None]] = []
         self._frames: list[object] = []
@@ -62,7 +74,7 @@ class Epilogue:
 
     @contextmanager
     def tile(self, rows: Sequence[Value], column: Value, ragged: tuple[bool, bool]) -> Generator[None]:
-        """At a tile: the rows and the first column (i64) of this thread; `ragged`: whether rows, columns may be outside."""
+        """At a tile: the rows and the first column (i64) of this thread; `ragged`: whether some may lie outside."""
         f, state, plan = self.f, self.state, self.plan
         height, width = state.size(plan.sizes[plan.m]), state.size(plan.sizes[plan.n])
         self._column, self._width, self._ragged_columns = column, width, ragged[1]
@@ -93,15 +105,18 @@ class Epilogue:
         for op in ops:
             self.body.emit(op)
 
-    def block(self, offset: int, pairs: Sequence[Pair]) -> Staged:
-        """Take the pairs of all rows at `offset` columns from the first one to the results."""
+    def block(self, offset: int, pairs: Sequence[Pair], words: Sequence[Value] = ()) -> Staged:
+        """Take the pairs of all rows at `offset` columns from the first one to the results.
+
+        `words`: by row the pair (32 bits) of the operand that has come as boxes, if there is one.
+        """
         if self.plan.fragments.lanes == PAIR:
-            return self._at(offset, pairs)
+            return self._at(offset, pairs, words)
         for lane in range(PAIR):
-            self._at(offset + lane, [(pair[lane],) for pair in pairs])
+            self._at(offset + lane, [(pair[lane],) for pair in pairs], ())
         return {}
 
-    def _at(self, offset: int, pairs: Sequence[Pair]) -> Staged:
+    def _at(self, offset: int, pairs: Sequence[Pair], words: Sequence[Value]) -> Staged:
         f, state, plan = self.f, self.state, self.plan
         lanes = plan.fragments.lanes
         column = self._column + offset
@@ -115,17 +130,27 @@ class Epilogue:
             state.indices[plan.n] = column
             with state.vector(lanes):
                 self._emit(self._by_column)
-            for pair, (row, exists), frame in zip(pairs, self._rows, self._frames, strict=True):
-                state.frames.append(frame)  # pyright: ignore[reportArgumentType]
+            for n, (row, exists) in enumerate(self._rows):
+                state.frames.append(self._frames[n])  # pyright: ignore[reportArgumentType]
                 state.indices[plan.m] = row
                 with state.frame(), state.vector(lanes):
-                    state.set(plan.kernel.dot.y, round_to(state.math, self._vector(pair), plan.dtype))
+                    state.set(plan.kernel.dot.y, round_to(state.math, self._vector(pairs[n]), plan.dtype))
+                    if words:
+                        self._give(words[n])
                     for op in self._by_both:
-                        self._op(op, (exists, inside), staged, totals)
+                        if not words or op is not plan.operand:
+                            self._op(op, (exists, inside), staged, totals)
                 state.frames.pop()
         for op, total in totals.items():
             self._sums[op](offset, [f.extract(total, lane) for lane in range(lanes)])
         return staged
+
+    def _give(self, word: Value) -> None:
+        """Let the operand that has come as boxes be this pair."""
+        load = self.plan.operand
+        assert load is not None
+        pair = self.f.bitcast(word, Type.of("i16", PAIR))
+        self.state.set(load.y, from_memory(self.state.math, pair, ir.dtype_of(load.y)))
 
     def _vector(self, pair: Pair) -> Value:
         if len(pair) == 1:
@@ -196,7 +221,7 @@ class Epilogue:
 
     def write_sums(
         self,
-        offset: int,
+        offset: Value,
         thread: Value,
         threads: int,
         shape: tuple[int, int],
@@ -222,7 +247,7 @@ class Epilogue:
                     state.indices[plan.n] = start + f.cast("zext", column, I64)
                     total: Value | None = None
                     for part in range(parts):
-                        place = shared(f, column * 4 + (offset + (number * parts + part) * columns * 4))
+                        place = shared(f, column * 4 + offset + (number * parts + part) * columns * 4)
                         x = f.emit(f"load float, {place!r}, align 4", F32)
                         total = x if total is None else total + x
                     assert total is not None

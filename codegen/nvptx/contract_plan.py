@@ -10,8 +10,8 @@ from typing import cast
 from xdsl.ir import Operation, SSAValue
 
 from isthmus import ir
-from isthmus.codegen.cpu.pack import Nest, sliced
-from isthmus.codegen.cpu.plan import Access
+from isthmus.codegen.cpu.pack import sliced
+from isthmus.codegen.cpu.plan import Access, Plan
 from isthmus.codegen.nvptx.plan import ALIGNMENT, bytes_aligned, factor
 from isthmus.codegen.nvptx.tensor_cores import ROW_BYTES
 from isthmus.diagnostics import IRError, UnsupportedError
@@ -74,15 +74,24 @@ class Matrix:
         )
 
 
-class Fragments(Nest):
-    """The epilogue: pairs of neighbouring columns at some rows."""
+class Fragments(Plan):
+    """The epilogue: pairs of neighbouring columns at some rows. Its scopes: nothing, the batch, a row, a column."""
 
     def __init__(self, kernel: k.ContractOp, lanes: int, base_alignment: int) -> None:
-        m, n, _ = kernel.mnk
         sinks = [op for op in kernel.block.ops if isinstance(op, k.SinkOp)]
         before = set(sliced(kernel, [v for s in sinks for v in ir.operands_of(s)]))
-        ops = [op for op in kernel.block.ops if op in before or op in sinks]
-        super().__init__(kernel, ops, (m, n), n, lanes)
+        self.kernel = kernel
+        self.sizes = kernel.sizes_
+        self.starts = k.starts(kernel)
+        self.levels = k.levels(kernel)
+        self.varying = k.varying(kernel)
+        m, n, depth = kernel.mnk
+        self.vector, self.lanes, self.unroll = n, lanes, None
+        self.scopes = ((), (*kernel.batch, depth), (m,), (n,))
+        self.point = 1
+        self._scope_of_dim = {d: s for s, dims in enumerate(self.scopes) for d in dims}
+        self.ops = tuple(op for op in kernel.block.ops if op in before or op in sinks)
+        self.accesses = {op: self._access(op) for op in self.ops if isinstance(op, (k.LoadOp, k.SinkOp))}
         self.base_alignment = base_alignment
 
     def alignment(self, access: Access) -> int:
@@ -109,7 +118,7 @@ class ContractPlan:
         self.sizes = kernel.sizes_
         dtype = ir.dtype_of(kernel.dot.y)
         if dtype not in DTYPES or depth != DEPTH:
-            raise self._unsupported(f"has no code for tensor cores of {dtype} in steps of {depth}")
+            raise self.unsupported(f"has no code for tensor cores of {dtype} in steps of {depth}")
         self.dtype = dtype
         self.a, self.b = self._factor(kernel.dot.a), self._factor(kernel.dot.b)
         even = factor(self.sizes[self.n]) % PAIR == 0
@@ -117,22 +126,23 @@ class ContractPlan:
         self.sinks = [op for op in self.fragments.ops if isinstance(op, k.AccumulateOp)]
         for sink in self.sinks:
             if ir.dtype_of(sink.x) != "f32":
-                raise self._unsupported("sums its rows in another dtype than f32")
+                raise self.unsupported("sums its rows in another dtype than f32")
 
-    def _unsupported(self, what: str) -> UnsupportedError:
+    def unsupported(self, what: str) -> UnsupportedError:
+        """What to raise, with the op and its place."""
         return UnsupportedError(what, op=self.kernel.name, location=ir.source_location(self.kernel))
 
     def _factor(self, value: SSAValue) -> Matrix:
         load = value.owner
         if not isinstance(load, k.LoadOp) or load.predicate is not None:
-            raise self._unsupported("computes a factor")
+            raise self.unsupported("computes a factor")
         return self._matrix(load)
 
     def _matrix(self, access: k.LoadOp | k.StoreOp) -> Matrix:
         (linear,) = k.linear_map(self.kernel, access).data
         buffer = k.buffer_of(self.kernel, access)
         if not linear.is_affine() or linear.values():
-            raise self._unsupported("has a factor whose rows are no plain matrix")
+            raise self.unsupported("has a factor whose rows are no plain matrix")
         dtype = ir.dtype_of(access.y if isinstance(access, k.LoadOp) else access.x)
         return Matrix(buffer, dtype, linear - k.starts(self.kernel)[buffer], self.sizes)
 
@@ -167,3 +177,20 @@ class ContractPlan:
                     if matrix.dtype in DTYPES and matrix.can_be_mapped(self.n, self.batch):
                         found[op] = matrix
         return found
+
+    @cached_property
+    def operand(self) -> k.LoadOp | None:
+        """What the epilogue reads where the one result that leaves as boxes is written, if it can come as boxes, too."""
+        if len(self.staged) != 1 or not isinstance(self.sizes[self.k], int) or self.sizes[self.k] == 0:
+            return None
+        for op in self.fragments.ops:
+            if isinstance(op, k.LoadOp) and op.predicate is None and {self.m, self.n} <= op.map.dims():
+                (linear,) = k.linear_map(self.kernel, op).data
+                plain = linear.is_affine() and not linear.values() and ir.dtype_of(op.y) in DTYPES
+                if plain and self._matrix(op).can_be_mapped(self.n, self.batch):
+                    return op
+        return None
+
+    def matrix_of(self, access: k.LoadOp | k.StoreOp) -> Matrix:
+        """Give what an access of the epilogue touches as a matrix."""
+        return self._matrix(access)

@@ -214,7 +214,7 @@ class Warps(Contraction):
     def _fragments(
         self, stage: Value, rows: Value, columns: Value, step: int, shape: tuple[int, int]
     ) -> tuple[list[list[Value]], list[list[Value]]]:
-        """The fragments of 16 terms of k: of a by 16 rows (two halves of rows for each half of k), of b by 8 columns."""
+        """The fragments of 16 terms of k: of a by 16 rows, of b by 8 columns."""
         a, b = self.sides
         low, high = self.lane & 7, f_shift(self.f, self.lane, 3)
         first, second = high & 1, f_shift(self.f, high, 1)
@@ -262,7 +262,7 @@ class Warps(Contraction):
         if plan.sinks:
             meet(f)
             shape = (self.down, plan.columns)
-            epilogue.write_sums(0, self.thread, self.threads, shape, origins[1], entries)
+            epilogue.write_sums(f.const(0, I32), self.thread, self.threads, shape, origins[1], entries)
 
 
 def f_shift(f: Function, x: Value, count: int) -> Value:

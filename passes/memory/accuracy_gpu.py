@@ -1,5 +1,7 @@
 """Where fewer digits than float32 has are enough: on the way to half precision a GPU takes its own exponential.
 
+A sum over points shows no more digits than its terms have that are computed from half precision.
+
 Before:
     %e = prim.exp %d : f32
     %q = prim.div %e, %s : f32
@@ -17,7 +19,7 @@ from isthmus.dialects import kernel, prim
 from isthmus.ir import Literal
 
 HALF = ("bf16", "f16")
-CHEAPER = (prim.ExpOp, prim.DivOp)
+CHEAPER = (prim.ExpOp, prim.DivOp, prim.LogisticOp, prim.TanhOp, prim.ErfOp)
 """Classes that have a form of fewer digits."""
 THROUGH = (
     prim.AddOp,
@@ -33,7 +35,7 @@ THROUGH = (
 """Classes whose result has about the digits of their operands."""
 
 
-def mark_accuracy(op: kernel.FusedOp) -> None:
+def mark_accuracy(op: kernel.LoopNest) -> None:
     """Write on each op that has a cheaper form where that is exact enough."""
     enough: dict[SSAValue, bool] = {}
     coarse = _coarse(op)
@@ -52,12 +54,14 @@ def _suffices(user: Operation, value: SSAValue, enough: dict[SSAValue, bool], co
         return ir.dtype_of(user.results[0]) in HALF
     if isinstance(user, prim.LogOp):  # of a sum: what its terms lack, of numbers of few digits, it does not show
         return isinstance(value.owner, kernel.ReduceOp) and value in coarse
+    if isinstance(user, kernel.AccumulateOp):
+        return user.kind.data == "add" and value in coarse
     if isinstance(user, kernel.ReduceOp):
         return user.kind.data in ("add", "max", "min") and enough[user.results[0]]
     return isinstance(user, THROUGH) and enough[user.results[0]]
 
 
-def _coarse(op: kernel.FusedOp) -> set[SSAValue]:
+def _coarse(op: kernel.LoopNest) -> set[SSAValue]:
     """The values that are computed from numbers of half precision alone, constants aside."""
     found: set[SSAValue] = set()
     for inner in op.block.ops:

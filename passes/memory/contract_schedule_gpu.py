@@ -10,6 +10,7 @@ from __future__ import annotations
 from isthmus.dialects import kernel
 from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
+from isthmus.passes.memory.accuracy_gpu import mark_accuracy
 from isthmus.sizes import Size
 
 ROWS = 128
@@ -31,6 +32,7 @@ def schedule_contraction(op: kernel.ContractOp) -> None:
     columns = min(RATES, key=lambda width: _time(op, width))
     grid = (batch, (m + (ROWS - 1)) // ROWS, (n + (columns - 1)) // columns)
     partitions = grid[0] * grid[1] * grid[2]
+    mark_accuracy(op)
     set_ = op.properties.__setitem__
     set_("tile", Literal.of((ROWS, columns, DEPTH)))
     set_("grid", Literal.of(grid))

@@ -12,6 +12,7 @@ from run_grid import on_grid
 from run_kernel import TORCH
 from test_elementwise import kernel
 
+from isthmus.ir import Literal
 from isthmus.passes.memory.schedule_gpu import schedule
 
 # 6381956970095103·2^797 is the double that is nearest to a multiple of π/2.
@@ -91,3 +92,24 @@ def test_division_by_one_number_rounds_correctly(d):
     tiny |= (wanted.abs() < 2.0**-126) & ((q - wanted).abs() <= 2.0**-149)
     assert (tiny | q.isnan() | (q == wanted)).all()
     assert torch.equal(q.signbit()[~q.isnan()], wanted.signbit()[~q.isnan()])
+
+
+@pytest.mark.parametrize("name", ["exp", "logistic", "tanh", "erf"])
+def test_few_digits_are_enough_on_the_way_to_half_precision(name):
+    """The form of few digits, seen in f32: far below half a unit of half precision, also where results are small."""
+    torch.manual_seed(0)
+    small = [s * 10.0**-e for e in range(12) for s in (1.0, -1.9)]
+    x = torch.tensor(
+        [*small, 0.0199, 0.0201, 3.0, -5.0, 20.0, -20.0, 200.0, -200.0, 0.0, math.inf, -math.inf, math.nan]
+    )
+    x = torch.cat([x, 3 * torch.randn(1000)])
+    c = on_grid(kernel(f"prim.{name}", ["f32"], "f32", len(x)))
+    schedule(c.kernel)
+    (inner,) = (o for o in c.kernel.block.ops if o.name == f"prim.{name}")
+    inner.attributes["accuracy"] = Literal.of("half")
+    (result,) = c(x)
+    wanted = getattr(torch, {"logistic": "sigmoid"}.get(name, name))(x.double())
+    error = (result.double() - wanted).abs()
+    bound = wanted.abs() * 2.0**-14 + 1e-37
+    assert (error <= bound)[wanted.float().isfinite()].all()
+    assert torch.equal(result.isnan(), wanted.isnan()) and torch.equal(result.isinf(), wanted.float().isinf())
