@@ -192,6 +192,20 @@ def erfcx_scaled(t: mpf) -> mpf:
     return (1 + 2 * x) * total / (x * mp.sqrt(mp.pi))
 
 
+BEND = mpf(5) / 4
+
+
+def mills(centre: float) -> Real:
+    """(x + BEND)·e^(x²/2)·Φ(-x) at t = (x - centre)/(x + centre)"""
+
+    @functools.cache
+    def at(t: mpf) -> mpf:
+        x = centre * (1 + t) / (1 - t)
+        return (x + BEND) * mp.exp(x * x / 2) * mp.erfc(x / mp.sqrt(2)) / 2
+
+    return at
+
+
 @functools.cache
 def erfinv_ratio(w: mpf) -> mpf:
     """erfinv(x)/x at w = -ln(1 - x²), by Newton on ln erfc"""
@@ -217,6 +231,15 @@ def digamma_slope(t: mpf) -> mpf:
     """ψ(x)/(x - its root) at x = 3/2 + t"""
     x = t + mpf(3) / 2
     return mp.digamma(x) / (x - ROOT) if abs(x - ROOT) > NEAR else mp.psi(1, ROOT)
+
+
+def log_gamma_slope(t: mpf) -> mpf:
+    """ln Γ(x)/((x - 1)·(x - 2)) at x = 3/2 + t"""
+    x = t + mpf(3) / 2
+    for zero, other in ((1, 2), (2, 1)):
+        if abs(x - zero) < mpf(10) ** -20:
+            return mp.digamma(zero) / (zero - other)
+    return mp.loggamma(x).real / ((x - 1) * (x - 2))
 
 
 def cotangent_rest(z: mpf) -> mpf:
@@ -268,10 +291,15 @@ def fits() -> list[Fit]:
             ),
         ]
     found.append(_fit("ERFCX", erfcx_scaled, lambda t: 1 / erfcx_scaled(t), -1, 0.76, 23, True))
+    for double, centre, farthest, count in ((False, 4.328125, 14.75, 11), (True, 5.03125, 39.0, 24)):
+        f = mills(centre)
+        high = (farthest - centre) / (farthest + centre)
+        found.append(_fit("MILLS", f, lambda t, f=f: 1 / f(t), -1, high, count, double))
     found += [
         _fit("TANH", in_square(mp.tanh, -mpf(1) / 3, mpf(2) / 15), lambda z: z, 0, 0.123, 5, False),
         _fit("TANH", in_square(mp.tanh, -mpf(1) / 3, mpf(2) / 15), lambda z: z, 0, 0.123, 9, True),
         _fit("DIGAMMA_SLOPE", digamma_slope, lambda t: 1 / digamma_slope(t), -0.5, 0.5, 23, True),
+        _fit("LOG_GAMMA", log_gamma_slope, lambda t: 1 / log_gamma_slope(t), -0.5, 0.5, 23, True),
         _fit("COTANGENT", cotangent_rest, lambda z: mpf(1), 0, 0.25, 13, True),
     ]
     places: tuple[tuple[str, Real, float, float, int], ...] = (

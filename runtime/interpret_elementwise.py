@@ -5,6 +5,7 @@ Kernel bodies use the same classes on scalars, so nothing here looks at shapes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -102,6 +103,44 @@ def _fma_f64(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return torch.where(torch.isfinite(exact) & ~huge, exact, plain)
 
 
+def silu(x: Tensor) -> Tensor:
+    """x/(1 + e⁻ˣ)"""
+    return (x.double() * torch.sigmoid(x.double())).to(x.dtype)
+
+
+def _normal_integral(x: Tensor) -> Tensor:
+    return torch.special.erfc(x * -math.sqrt(0.5)) / 2
+
+
+def ndtr(x: Tensor) -> Tensor:
+    """Φ(x)"""
+    return _normal_integral(x.double()).to(x.dtype)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x·Φ(x)"""
+    return (x.double() * _normal_integral(x.double())).to(x.dtype)
+
+
+def _tanh_gate(x: Tensor) -> Tensor:
+    return torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+
+
+def tanh_gate(x: Tensor) -> Tensor:
+    """1/(1 + e⁻²ᵘ), u = √(2/π)·(x + 0.044715·x³)"""
+    return _tanh_gate(x.double()).to(x.dtype)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """x/(1 + e⁻²ᵘ)"""
+    return (x.double() * _tanh_gate(x.double())).to(x.dtype)
+
+
+def normal_density(x: Tensor) -> Tensor:
+    """e^(-x²/2)/√(2π)"""
+    return (torch.exp(x.double().square() * -0.5) / math.sqrt(2 * math.pi)).to(x.dtype)
+
+
 _UNARY: dict[type[prim.PrimOp], _Function] = {
     prim.NegOp: torch.neg,
     prim.AbsOp: torch.abs,
@@ -137,6 +176,12 @@ _UNARY: dict[type[prim.PrimOp], _Function] = {
     prim.ErfOp: torch.erf,
     prim.ErfcOp: torch.erfc,
     prim.ErfinvOp: torch.erfinv,
+    prim.SiluOp: silu,
+    prim.GeluOp: gelu,
+    prim.GeluTanhOp: gelu_tanh,
+    prim.TanhGateOp: tanh_gate,
+    prim.NdtrOp: ndtr,
+    prim.NormalDensityOp: normal_density,
     prim.LgammaOp: torch.lgamma,
     prim.DigammaOp: torch.digamma,
     prim.RealOp: lambda x: torch.real(x).clone(),

@@ -11,6 +11,7 @@ from isthmus.codegen.vector_math.core import Binary, Math, Unary
 from isthmus.codegen.vector_math.error import erf, erfc, erfinv
 from isthmus.codegen.vector_math.exponential import cosh, exp, exp2, expm1, logistic, sinh, tanh
 from isthmus.codegen.vector_math.gamma import digamma, lgamma
+from isthmus.codegen.vector_math.gates import gelu, gelu_tanh, ndtr, normal_density, silu, tanh_gate
 from isthmus.codegen.vector_math.inverse import acos, asin, atan, atan2
 from isthmus.codegen.vector_math.logarithm import acosh, asinh, atanh, log, log1p, log2, log10
 from isthmus.codegen.vector_math.power import pow
@@ -34,6 +35,7 @@ UNARY: dict[str, Unary] = {
         *(sin, cos, tan, asin, acos, atan),
         *(sinh, cosh, tanh, asinh, acosh, atanh),
         *(erf, erfc, erfinv, lgamma, digamma),
+        *(silu, gelu, gelu_tanh, tanh_gate, ndtr, normal_density),
         *(sqrt, rsqrt, floor, ceil, round_even, trunc),
     )
 }

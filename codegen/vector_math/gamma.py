@@ -2,9 +2,45 @@
 
 from __future__ import annotations
 
+import math
+
 from isthmus.codegen.llvm_text import I32, Value
-from isthmus.codegen.vector_math.core import NAN, Math, in_double
+from isthmus.codegen.vector_math.core import INFINITY, NAN, Math, in_double
 from isthmus.codegen.vector_math.power import double_log
+from isthmus.codegen.vector_math.trigonometric import COS, SIN
+
+# ln Γ(x)/((x - 1)·(x - 2)) in powers of x - 3/2 on [1, 2], error 2^-57; fitted by benchmarks/fit_polynomials.py
+LOG_GAMMA = (
+    0.4831289505409809,
+    -0.14595989591430608,
+    0.06291140107456496,
+    -0.03130848750100946,
+    0.016797098631183286,
+    -0.009425622448628962,
+    0.005446457844815174,
+    -0.0032120740696152126,
+    0.001922916130226262,
+    -0.0011644146742614523,
+    0.0007115224837242318,
+    -0.0004379919000247079,
+    0.0002712739010062094,
+    -0.00016892748042878096,
+    0.00010565337762768203,
+    -6.60912275607609e-05,
+    4.159364789055563e-05,
+    -2.7361174194071e-05,
+    1.746647632899039e-05,
+    -8.071109598318383e-06,
+    4.920974445597605e-06,
+    -7.977296255739943e-06,
+    5.256699312514383e-06,
+)
+# Stirling's series in 1/x²: B₂ₖ/(2k·(2k - 1))
+STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156, -3617 / 122400, 43867 / 244188)
+HALF_LN_2PI = (0.9189385332046728, -3.8782941580672414e-17)
+"""ln(2π)/2 as a sum of two."""
+TINY, HUGE = 2.0**-70, 1.0e17
+"""Below and beyond these a first term is enough."""
 
 # digamma's asymptotic series in 1/x²: B₂ₖ/2k
 DIGAMMA = (
@@ -71,11 +107,76 @@ COTANGENT_REST = (
 Pair = tuple[Value, Value]
 
 
-@in_double
 def lgamma(m: Math, x: Value) -> Value:
-    """Give ln |Γ(x)| by libm's reentrant function, lane by lane."""
-    sign = m.f.slot(I32)
-    return m.each_lane(lambda lane: m.f.call("lgamma_r", lane.type, lane, sign), x)
+    """Give ln |Γ(x)|; lanes of f64 below -2, where it has zeros without a pattern, by libm where there is one."""
+    if x.type.scalar == "float" or not m.has_libm:
+        return in_double(_lgamma)(m, x)
+    value, slot, sign = _lgamma(m, x), m.f.slot(x.type), m.f.slot(I32)
+    zeros = m.f.compare("olt", x, -2.0)
+    m.f.store(value, slot, 64)
+    with m.f.when(m.any(zeros)):
+        given = m.f.select(zeros, x, 1.0)
+        exact = m.each_lane(lambda lane: m.f.call("lgamma_r", lane.type, lane, sign), given)
+        m.f.store(m.f.select(zeros, exact, value), slot, 64)
+    return m.f.load(slot, x.type, 64)
+
+
+def _lgamma(m: Math, x: Value) -> Value:
+    """Give ln |Γ(x)| of doubles; below 0 as ln(π/(a·|sin πa|)) - ln Γ(a), a = |x|."""
+    f = m.f
+    a = m.fabs(x)
+    high, low = _log_gamma(m, a)
+    negative = f.compare("olt", x, 0.0)
+    mirror = double_log(m, math.pi / (a * _sine(m, a)))
+    below = _sum(m, mirror, (-high, -low))
+    result = f.select(negative, below[0] + below[1], high + low)
+    log = double_log(m, a)[0]
+    result = f.select(f.compare("ogt", x, HUGE), a * (log - 1.0), result)
+    result = f.select(f.compare("olt", a, TINY), -log, result)
+    pole = f.compare("oeq", f.intrinsic("trunc", a), a) & f.compare("ole", x, 0.0)
+    return f.select(pole | f.compare("oeq", a, INFINITY), INFINITY, result)
+
+
+def _log_gamma(m: Math, a: Value) -> Pair:
+    """Give ln Γ(a), TINY < a < HUGE.
+
+    Below 10 it is ±ln q + (z - 1)·(z - 2)·P(z - 3/2), 1 <= z < 2, with z = a + 1 and q = 1/a or z = a - k and
+    q = (a - 1)·...·(a - k); Stirling's series beyond.
+    """
+    f = m.f
+    large, small = f.compare("oge", a, 10.0), f.compare("olt", a, 1.0)
+    z, q = f.select(large, 1.5, a), m.const(1.0, a)
+    for _ in range(8):
+        down = f.compare("oge", z, 2.0)
+        less = z - 1.0
+        q = f.select(down, q * less, q)
+        z = f.select(down, less, z)
+    first = f.select(small, z, z - 1.0)
+    second = f.select(small, z - 1.0, z - 2.0)  # exact: z - 1, z - 2, or both of z + 1
+    t = z - f.select(small, m.const(0.5, a), m.const(1.5, a))
+    curve = m.fast_two_sum(m.const(LOG_GAMMA[0], a), t * m.polynomial(t, LOG_GAMMA[1:]))
+    near = _product(m, m.two_product(first, second), curve)
+    # ln Γ(a) = (a - 1/2)·ln a - a + ln(2π)/2 + Σ B₂ₖ/(2k(2k - 1)·a²ᵏ⁻¹)
+    inverse = 1.0 / a
+    series = inverse * m.horner(inverse * inverse, STIRLING)
+    rest = m.two_sum(-a, m.const(HALF_LN_2PI[0], a))
+    far = rest[0], rest[1] + (series + HALF_LN_2PI[1])
+    log = double_log(m, f.select(large | small, a, q))
+    times = f.select(large, a - 0.5, f.select(small, m.const(-1.0, a), m.const(1.0, a)))
+    base = tuple(f.select(large, v, n) for v, n in zip(far, near, strict=True))
+    return _sum(m, _product(m, log, (times, m.const(0.0, a))), (base[0], base[1]))
+
+
+def _sine(m: Math, a: Value) -> Value:
+    """Give |sin πa|: sin πr for |r| <= 1/4, cos π(1/2 - |r|) above, r the distance from an integer."""
+    f = m.f
+    r = m.fabs(a - f.intrinsic("rint", a))
+    outer = f.compare("ogt", r, 0.25)
+    y = f.select(outer, 0.5 - r, r) * math.pi
+    z = y * y
+    sine = m.mla(z * y, m.horner(z, SIN), y)
+    cosine = m.mla(z * z, m.horner(z, COS), m.mla(z, -0.5, 1.0))
+    return f.select(outer, cosine, sine)
 
 
 @in_double

@@ -56,3 +56,26 @@ def logistic(m: Math, x: Value) -> Value:
     e = exp(m, -m.fabs(x))
     r = reciprocal(m, e + 1.0)
     return m.f.select(m.f.compare("olt", x, 0.0), e * r, r)
+
+
+def times_logistic(m: Math, factor: Value, x: Value) -> Value:
+    """Give factor·e^x/(1 + e^x) for x <= 0."""
+    return _times_ratio(m, factor, exp(m, x))
+
+
+def times_power_logistic(m: Math, factor: Value, x: Value, low: Value) -> Value:
+    """Give factor·e/(1 + e), e = 2^(x + low), for x <= 0."""
+    e = exp2(m, x)
+    return _times_ratio(m, factor, m.mla(e, low * LN_2, e))
+
+
+def _times_ratio(m: Math, factor: Value, e: Value) -> Value:
+    return factor * reciprocal(m, e + 1.0) * e
+
+
+def times_exp(m: Math, factor: Value, rest: Value, x: Value, low: Value) -> Value:
+    """Give (factor + rest)·e^(x + low) for x <= 0."""
+    high = x * LOG2_E
+    error = m.mla(x, LOG2_E_LOW, m.mla(x, LOG2_E, -high))
+    grown = m.mla(error, LN_2, low)
+    return exp2(m, high) * (factor + m.mla(factor, grown, rest))

@@ -75,6 +75,7 @@ from isthmus.dialects.prim.elementwise import (
     XorOp,
 )
 from isthmus.dialects.prim.emitter import Emitter
+from isthmus.dialects.prim.gates import GeluOp, GeluTanhOp, NdtrOp, NormalDensityOp, SiluOp, TanhGateOp
 from isthmus.dialects.prim.index import GatherOp, ScatterOp
 from isthmus.dialects.prim.random import RngOp, elements_of_a_counter
 from isthmus.dialects.prim.reduce import ArgReduceOp, CumulativeOp, MaxPoolOp, ReduceOp, ReduceWindowOp, SortOp
@@ -156,6 +157,8 @@ __all__ = [
     "FloorOp",
     "FmaOp",
     "GatherOp",
+    "GeluOp",
+    "GeluTanhOp",
     "ImagOp",
     "IotaOp",
     "LgammaOp",
@@ -171,8 +174,10 @@ __all__ = [
     "MomentsOp",
     "MovementOp",
     "MulOp",
+    "NdtrOp",
     "NegOp",
     "NextafterOp",
+    "NormalDensityOp",
     "NotOp",
     "OpaqueOp",
     "OrOp",
@@ -195,6 +200,7 @@ __all__ = [
     "ShlOp",
     "ShrOp",
     "SignOp",
+    "SiluOp",
     "SinOp",
     "SinhOp",
     "SizeOp",
@@ -207,6 +213,7 @@ __all__ = [
     "StructuredOp",
     "SubOp",
     "TanOp",
+    "TanhGateOp",
     "TanhOp",
     "TransposeOp",
     "TruncOp",

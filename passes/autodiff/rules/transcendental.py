@@ -176,5 +176,53 @@ def digamma(e: Emitter, x: SSAValue, y: SSAValue) -> SSAValue:
     return e.opaque("polygamma", (x,), (1, ir.Operand(0)), (x.type,))[0]
 
 
+@derivative(prim.NormalDensityOp)
+def normal_density(e: Emitter, x: SSAValue, y: SSAValue) -> SSAValue:
+    """y' = -x·y."""
+    return e.neg(e.mul(x, y))
+
+
+@derivative(prim.NdtrOp)
+def ndtr(e: Emitter, x: SSAValue, y: SSAValue) -> SSAValue:
+    """y' = φ(x)."""
+    return e.unary(prim.NormalDensityOp, x)
+
+
+@derivative(prim.GeluOp)
+def gelu(e: Emitter, x: SSAValue, y: SSAValue) -> SSAValue:
+    """y' = Φ(x) + x·φ(x)."""
+    return e.add(e.unary(prim.NdtrOp, x), e.mul(x, e.unary(prim.NormalDensityOp, x)))
+
+
+@derivative(prim.SiluOp)
+def silu(e: Emitter, x: SSAValue, y: SSAValue) -> SSAValue:
+    """y' = s + x·(1 - s)·s, s = 1/(1 + e⁻ˣ)."""
+    s = e.logistic(x)
+    return e.add(s, e.mul(x, _times_rest(e, s)))
+
+
+@derivative(prim.TanhGateOp)
+def tanh_gate(e: Emitter, x: SSAValue, y: SSAValue) -> SSAValue:
+    """y' = (1 - y)·y·2u', 2u' = 2√(2/π)·(1 + 0.134145·x²)."""
+    return e.mul(_times_rest(e, y), _cubic_slope(e, x))
+
+
+@derivative(prim.GeluTanhOp)
+def gelu_tanh(e: Emitter, x: SSAValue, y: SSAValue) -> SSAValue:
+    """y' = s + x·s', s = 1/(1 + e⁻²ᵘ)."""
+    s = e.unary(prim.TanhGateOp, x)
+    return e.add(s, e.mul(e.mul(x, _times_rest(e, s)), _cubic_slope(e, x)))
+
+
+def _cubic_slope(e: Emitter, x: SSAValue) -> SSAValue:
+    scale = 2 * math.sqrt(2 / math.pi)
+    return e.shifted(e.scaled(e.square(x), 3 * 0.044715 * scale), scale)
+
+
+def _times_rest(e: Emitter, y: SSAValue) -> SSAValue:
+    """(1 - y)·y"""
+    return e.mul(e.sub(e.const_like(1, y), y), y)
+
+
 def _one_minus_square(e: Emitter, x: SSAValue) -> SSAValue:
     return e.sub(e.const_like(1, x), e.square(x))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from xdsl.ir import SSAValue
 
 from isthmus import ir
+from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
 from isthmus.passes.decompose.dims import axis
 from isthmus.passes.decompose.promotion import like, pointwise, wide
@@ -122,18 +121,13 @@ def selu(e: Emitter, x: SSAValue) -> SSAValue:
 @pointwise("gelu.default", operands=1)
 def gelu(e: Emitter, x: SSAValue, approximate: str) -> SSAValue:
     """x·Φ(x) = ½x(1 + erf(x/√2)), or with tanh(√(2/π)(x + 0.044715x³)) for the erf"""
-    half = e.scaled(x, 0.5)
-    if approximate == "tanh":
-        cubic = e.mul(x, e.square(x))
-        inner = e.scaled(e.add(x, e.scaled(cubic, 0.044715)), math.sqrt(2 / math.pi))
-        return e.mul(half, e.shifted(e.tanh(inner), 1))
-    return e.mul(half, e.shifted(e.erf(e.scaled(x, math.sqrt(0.5))), 1))
+    return e.unary(prim.GeluTanhOp if approximate == "tanh" else prim.GeluOp, x)
 
 
 @pointwise("silu.default", operands=1)
 def silu(e: Emitter, x: SSAValue) -> SSAValue:
     """x / (1 + e⁻ˣ)"""
-    return e.mul(x, e.logistic(x))
+    return e.mul(x, e.logistic(x)) if ir.is_complex(ir.dtype_of(x)) else e.unary(prim.SiluOp, x)
 
 
 def softplus_of(e: Emitter, x: SSAValue) -> SSAValue:

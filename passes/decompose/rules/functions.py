@@ -156,13 +156,8 @@ def entropy(e: Emitter, x: SSAValue) -> SSAValue:
 
 @pointwise("special_ndtr.default", operands=1)
 def ndtr(e: Emitter, x: SSAValue) -> SSAValue:
-    """Φ(x): ½(1 + erf(x/√2)) near 0, ½ erfc(|x|/√2) or its complement outside, as torch."""
-    scaled = e.scaled(x, math.sqrt(0.5))
-    near = e.cmp("lt", e.abs(scaled), like(e, math.sqrt(0.5), x))
-    inner = e.scaled(e.shifted(e.erf(scaled), 1), 0.5)
-    tail = e.scaled(e.unary(prim.ErfcOp, e.abs(scaled)), 0.5)
-    outer = e.select(e.cmp("gt", x, e.zeros_like(x)), e.sub(like(e, 1, x), tail), tail)
-    return e.select(near, inner, outer)
+    """Φ(x)"""
+    return e.unary(prim.NdtrOp, x)
 
 
 @decomposition("real.default")

@@ -61,6 +61,12 @@ def ulp_error(result: np.ndarray, exact: np.ndarray) -> np.ndarray:
 
 
 mpmath.mp.prec = 140
+
+
+def cubic(x):
+    return 2 * mpmath.sqrt(2 / mpmath.pi) * (x + mpmath.mpf("0.044715") * x**3)
+
+
 TABLE = {
     "logistic": lambda x: 1 / (1 + mpmath.exp(-x)),
     "rsqrt": lambda x: 1 / mpmath.sqrt(x),
@@ -68,6 +74,12 @@ TABLE = {
     "log2": lambda x: mpmath.log(x) / mpmath.log(2),
     "lgamma": lambda x: mpmath.loggamma(x).real if x > 0 else mpmath.log(abs(mpmath.gamma(x))),
     "pow": lambda x, y: x**y,
+    "silu": lambda x: x / (1 + mpmath.exp(-x)),
+    "ndtr": lambda x: mpmath.erfc(-x / mpmath.sqrt(2)) / 2,
+    "gelu": lambda x: x * mpmath.erfc(-x / mpmath.sqrt(2)) / 2,
+    "tanh_gate": lambda x: 1 / (1 + mpmath.exp(-cubic(x))),
+    "gelu_tanh": lambda x: x / (1 + mpmath.exp(-cubic(x))),
+    "normal_density": lambda x: mpmath.exp(-x * x / 2) / mpmath.sqrt(2 * mpmath.pi),
 }
 
 

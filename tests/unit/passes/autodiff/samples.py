@@ -12,6 +12,7 @@ from torch import Tensor
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter, PrimOp
+from isthmus.dialects.prim.attention import Attention
 from tests.unit.passes.autodiff.oracle import Build, Function
 
 F64 = torch.float64
@@ -36,6 +37,10 @@ def numbers(*shape: int, low: float = -1.0, high: float = 1.0, seed: int = 0, dt
         imaginary = torch.rand(shape, generator=g, dtype=F64) * (high - low) + low
         return torch.complex(real, imaginary).to(dtype)
     return real.to(dtype)
+
+
+def tanh_gate(x: Tensor) -> Tensor:
+    return (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
 
 
 UNARY: dict[type[prim.UnaryOp], tuple[Callable[[Tensor], Tensor], float, float]] = {
@@ -72,6 +77,12 @@ UNARY: dict[type[prim.UnaryOp], tuple[Callable[[Tensor], Tensor], float, float]]
     prim.ErfOp: (torch.erf, -2, 2),
     prim.ErfcOp: (torch.erfc, -2, 2),
     prim.ErfinvOp: (torch.erfinv, -0.9, 0.9),
+    prim.SiluOp: (lambda x: x * torch.sigmoid(x), -5, 5),
+    prim.GeluOp: (lambda x: x * torch.special.ndtr(x), -3, 3),
+    prim.GeluTanhOp: (lambda x: x * tanh_gate(x), -3, 3),
+    prim.TanhGateOp: (lambda x: tanh_gate(x), -3, 3),
+    prim.NdtrOp: (torch.special.ndtr, -3, 3),
+    prim.NormalDensityOp: (lambda x: torch.exp(-x * x / 2) / math.sqrt(2 * math.pi), -3, 3),
     prim.LgammaOp: (torch.lgamma, 0.3, 4),
     prim.DigammaOp: (torch.digamma, 0.3, 4),
     prim.StopGradientOp: (lambda x: x.detach(), -2, 2),
@@ -383,7 +394,39 @@ def structured() -> Iterator[Sample]:
             s = s + mask
         if causal:
             s = s.masked_fill(torch.ones(3, 5).triu(1).bool(), -math.inf)
+        return s.softmax(-1) @ v, s.logsumexp(-1) if mask is None else apart(s)
+
+    def apart(s: Tensor) -> Tensor:
+        top = s.detach().amax(-1)
+        return torch.stack([top, (s - top[..., None]).logsumexp(-1)])
+
+    def shared(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor):
+        k, v = (t.repeat_interleave(2, 1) for t in (k, v))
+        s = (0.5 * q @ k.mT).where(allowed, -3.0)
+        return s.softmax(-1) @ v, apart(s)
+
+    def empty(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor):
+        s = (0.5 * q @ k.mT).where(allowed, -math.inf)
         return s.softmax(-1) @ v, s.logsumexp(-1)
+
+    allowed = torch.rand(2, 2, 3, 5, generator=torch.Generator().manual_seed(3)) > 0.4
+    allowed[..., 2] = True
+    yield Sample(
+        prim.AttentionOp,
+        "heads shared, filled",
+        lambda e, q, k, v, m: Attention(0.5, fill=-3.0).forward(e, q, k, v, m),
+        (q, k[:, :1].contiguous(), v[:, :1].contiguous(), allowed),
+        shared,
+        2,
+    )
+    yield Sample(
+        prim.AttentionOp,
+        "booleans",
+        lambda e, q, k, v, m: Attention(0.5, nan_where_empty=True).forward(e, q, k, v, m),
+        (q, k, v, allowed),
+        empty,
+        2,
+    )
 
     yield Sample(
         prim.AttentionOp, "", lambda e, q, k, v: e.attention(q, k, v, None, 0.5, False), (q, k, v), attention, 2
