@@ -15,29 +15,27 @@ from isthmus.codegen.cpu.plan import Access
 from isthmus.codegen.cpu.reductions import Accumulator, Combiner
 from isthmus.codegen.cpu.state import State
 from isthmus.codegen.dtypes import (
-    MEMORY,
     REGISTER,
     Operand,
     constant,
-    from_memory,
     from_parts,
     parts_of,
-    to_memory,
 )
-from isthmus.codegen.llvm_text import PTR, Type, Value
+from isthmus.codegen.llvm_text import Type, Value
 from isthmus.codegen.nvptx.ahead import Ahead, Step
 from isthmus.codegen.nvptx.coarse import COARSE, emit_coarse, is_coarse
 from isthmus.codegen.nvptx.division import divide_alike
 from isthmus.codegen.nvptx.plan import GridPlan
 from isthmus.codegen.nvptx.positions import is_position
 from isthmus.codegen.nvptx.random import ThreadDraws
+from isthmus.codegen.nvptx.ranges import is_a_fraction, is_at_most_zero
+from isthmus.codegen.nvptx.shared_rows import DYNAMIC, SharedRows
 from isthmus.codegen.nvptx.threads import Threads
-from isthmus.codegen.vector_math import Math
+from isthmus.codegen.vector_math.special_unit import LOWEST, bounded_exp
 from isthmus.dialects import kernel as k
 from isthmus.dialects import prim
 
-DYNAMIC = "shared"
-"""The name of the dynamic shared memory of all kernels."""
+__all__ = ["DYNAMIC", "Lanes", "ThreadBody", "ThreadState", "Whole"]
 
 
 class ThreadState(State):
@@ -83,9 +81,7 @@ class ThreadBody(Body):
         self.own: dict[tuple[Operation, Step], Accumulator] = {}
         """Sums of row positions that a thread keeps in registers, by the steps along the dims of their maps."""
         self._registers: dict[tuple[SSAValue, Step, int], Value] = {}
-        self._offsets: dict[SSAValue, int] = {}
-        self.shared_bytes = 0
-        """Dynamic shared memory that one group needs."""
+        self.shared = SharedRows(state)
 
     def emit(self, op: Operation) -> None:
         """Emit one op; its operands have been emitted."""
@@ -95,14 +91,20 @@ class ThreadBody(Body):
             self.accumulate(op)
         elif isinstance(op, k.LoadOp) and op in self.ahead:
             self.state.set(op.y, self.ahead.give(op, self.step))
+        elif op in self.plan.copied:
+            self.state.set(op.results[0], self.shared.read(op.results[0]))
         elif isinstance(op, prim.DivOp) and self._divides_alike(op):
             n, d = (self.state.get(v) for v in ir.operands_of(op))
-            n, coarse = self.state.splat_value(cast(Value, n)), is_coarse(op)
-            self.state.set(op.y, divide_alike(self.math, n, cast(Value, d), ir.dtype_of(op.y), coarse=coarse))
+            n, exact = self.state.splat_value(cast(Value, n)), is_a_fraction(op.operands[0])
+            how = "coarse" if is_coarse(op) else "fraction" if exact else "any"
+            self.state.set(op.y, divide_alike(self.math, n, cast(Value, d), ir.dtype_of(op.y), how))
         elif isinstance(op, prim.CmpOp) and (found := is_position(self.state, op)) is not None:
             self.state.set(op.y, found)
         elif type(op) in COARSE and is_coarse(op):
             emit_coarse(self.state, op)
+        elif isinstance(op, prim.ExpOp) and ir.dtype_of(op.y) == "f32" and is_at_most_zero(op.operands[0]):
+            x = cast(Value, self.state.get(op.operands[0]))
+            self.state.set(op.y, bounded_exp(self.math, self.math.at_least(x, LOWEST)))
         else:
             super().emit(op)
 
@@ -170,8 +172,8 @@ class ThreadBody(Body):
     # ---- kept row values
 
     def keep(self, value: SSAValue) -> None:
-        """Put a row value into registers or shared memory; what is read ahead is in registers."""
-        if value.owner in self.ahead:
+        """Put a row value into registers or shared memory, where what is read ahead or copied is anyway."""
+        if value.owner in self.ahead or value.owner in self.plan.copied:
             return
         place = self.plan.place_of_row(value)
         if place == "local":
@@ -180,8 +182,7 @@ class ThreadBody(Body):
         operand = self.state.splat(self.state.get(value))
         if place == "shared":
             assert isinstance(operand, Value)
-            raw = _as_read(self.math, operand, ir.dtype_of(value))
-            self.state.f.store(raw, self._shared_place(value, raw.type), _shared_alignment(raw.type))
+            self.shared.write(value, operand)
             return
         for n, part in enumerate(parts_of(operand)):
             self.state.f.store(part, self._register(value, n, part.type))
@@ -197,9 +198,7 @@ class ThreadBody(Body):
             return
         dtype = ir.dtype_of(value)
         if place == "shared":
-            type_ = Type.of(MEMORY[dtype], state.lanes)
-            raw = state.f.load(self._shared_place(value, type_), type_, _shared_alignment(type_))
-            state.set(value, from_memory(self.math, raw, dtype))
+            state.set(value, self.shared.read(value))
             return
         complex_ = {"c64": "float", "c128": "double"}
         count = 2 if dtype in complex_ else 1
@@ -214,32 +213,3 @@ class ThreadBody(Body):
         if slot is None:
             slot = self._registers[key] = self.state.f.slot(type_)
         return slot
-
-    def _shared_place(self, value: SSAValue, type_: Type) -> Value:
-        """This position of the row in the group's part of shared memory."""
-        f, state = self.state.f, self.state
-        length = 1
-        for d in self.plan.kernel.rows:
-            length *= cast(int, self.plan.sizes[d])
-        size = type_.bits // 8
-        offset = self._offsets.get(value)
-        if offset is None:
-            offset = self._offsets[value] = self.shared_bytes
-            self.shared_bytes += -(-length * size // 16) * 16
-        position = f.index(0)
-        for d in self.plan.kernel.rows:
-            position = position * state.size(self.plan.sizes[d]) + state.indices[d]
-        base = Value(f, f"addrspacecast (ptr addrspace(3) @{DYNAMIC} to ptr)", PTR)
-        assert self.threads.groups == 1, "rows in shared memory belong to whole blocks"
-        return f.address(f.address(base, offset, "i8"), position, type_.scalar)
-
-
-def _shared_alignment(type_: Type) -> int:
-    return min(16, type_.bits // 8 * (type_.lanes & -type_.lanes))
-
-
-def _as_read(m: Math, x: Value, dtype: str) -> Value:
-    """Give the element that an exact register holds, so that what was just read and widened is stored as it was."""
-    if dtype != "bf16":
-        return to_memory(m, x, dtype)
-    return m.f.cast("trunc", m.lshr(m.bits(x), 16), x.type.with_scalar("i16"))

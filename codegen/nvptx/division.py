@@ -10,10 +10,10 @@ SMALLEST, LARGEST = 2.0**-126, 2.0**126
 """Between these a divisor and its reciprocal have all their digits."""
 
 
-def divide_alike(m: Math, n: Value, d: Value, dtype: str, *, coarse: bool = False) -> Value:
+def divide_alike(m: Math, n: Value, d: Value, dtype: str, how: str = "any") -> Value:
     """Give n/d, correctly rounded, for a scalar d that is the same for the whole group; f32 registers.
 
-    `coarse`: n·r is enough.
+    `how`: coarse, where n·r is enough; fraction, where n is not negative and at most 1, or NaN; any.
 
     With r = 1/d rounded, q = n·r is off by a unit or two of the last place and n - q·d is exact, so that
     q + (n - q·d)·r is the quotient (Markstein 1990). Where that is 0 or NaN, q has the right sign, or is infinite.
@@ -27,9 +27,9 @@ def divide_alike(m: Math, n: Value, d: Value, dtype: str, *, coarse: bool = Fals
     with f.when(usual):
         r = f.splat(reciprocal, n.type.lanes)
         q = n * r
-        if not coarse:
+        if how != "coarse":
             better = f.fma(f.fma(-q, wide, n), r, q)
-            q = f.select(f.compare("one", better, 0.0), better, q)
+            q = better if how == "fraction" else f.select(f.compare("one", better, 0.0), better, q)
         f.store(q, slot)
     with f.when(~usual):
         f.store(n / wide, slot)

@@ -33,8 +33,7 @@ class Grid(Rows):
             name,
             pointers + numbers,
             linkage="ptx_kernel",
-            attributes=f'"nvvm.maxntid"="{self.plan.threads}"'
-            + (' "nvvm.minctasm"="2"' if self.plan.read_ahead else ""),
+            attributes=f'"nvvm.maxntid"="{self.plan.threads}"' + (' "nvvm.minctasm"="2"' if self.plan.in_pairs else ""),
             of_arguments=self._of_pointers(len(pointers)) + [""] * len(numbers),
         )
         self.threads = Threads(self.f, name, self.plan.threads, self.plan.group)
@@ -109,6 +108,7 @@ class Grid(Rows):
 
     def _points_in_turn(self, low: Value, high: Value) -> None:
         """All threads of the group at one point after the other."""
+        self._copy_rows(of_points=False)
         if self.plan.chunk == 1:
             with self.state.frame():
                 self.set_indices(low, self.kernel.parallel, k.points(self.kernel))
@@ -120,6 +120,24 @@ class Grid(Rows):
             ahead.take()
             self._read_ahead(self.f.intrinsic("smin", q + 1, high - 1) if ahead.loads else q)
             self._point()
+
+    def _point(self) -> None:
+        self._copy_rows(of_points=True)
+        super()._point()
+
+    def _copy_rows(self, *, of_points: bool) -> None:
+        """Copy rows to shared memory: those of the point, or those that all points have in common."""
+        points = frozenset(self.kernel.parallel)
+        chosen = [op for op in self.plan.copied if bool(op.map.dims() & points) == of_points]
+        for op in chosen:
+
+            def copy(op: k.LoadOp = op) -> None:
+                self.body.shared.copy(op, self.body.place(op))
+
+            with self.state.frame():
+                self.positions(op, copy)
+        if chosen:
+            self.body.shared.wait()
 
     def _read_ahead(self, q: Value) -> None:
         """Issue the reads of the row of point q."""

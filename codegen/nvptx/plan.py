@@ -177,13 +177,34 @@ class GridPlan(Plan):
                     found.append(op)
         return tuple(found)
 
+    @cached_property
+    def copied(self) -> tuple[k.LoadOp, ...]:
+        """The reads whose rows are copied to shared memory as they lie, before anything is computed of them.
+
+        Rows that all points have in common are copied once, by who walks many points.
+        """
+        if not self.shares_rows:
+            return ()
+        loads = [op for op in self.kernel.block.ops if isinstance(op, k.LoadOp) and _residence(op) == "copied"]
+        return tuple(op for op in loads if self.place_of_row(op.y) == "shared" and self._lies_as_a_row(op))
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether registers must do for two blocks a multiprocessor: one computes while the other one reads."""
+        return bool(self.read_ahead or self.copied)
+
+    def _lies_as_a_row(self, op: k.LoadOp) -> bool:
+        access, dims = self.accesses[op], op.map.dims()
+        near = access.stride == 1 or self.lanes == 1
+        return near and not access.late.terms and frozenset(self.kernel.rows) <= dims and op.default is None
+
     def residence(self, value: SSAValue) -> str:
         """Say how a later walk gets a row value: recompute, reload or keep (in registers or shared memory)."""
         maker = cast(Operation, value.owner)
         if self.scope_of(maker) != len(self.scopes) - 1:
             return "recompute"
         chosen = _residence(maker)
-        if chosen in ("register", "shared", "keep"):
+        if chosen in ("register", "shared", "copied", "keep"):
             return "keep" if self.place_of_row(value) is not None else "recompute"
         if chosen == "reload" and self.reload_from(value) is not None:
             return "reload"
@@ -192,11 +213,11 @@ class GridPlan(Plan):
     def place_of_row(self, value: SSAValue) -> str | None:
         """Say where a kept row value lives: register, shared or (one thread's own) local memory; None: nowhere."""
         dtype, chosen = ir.dtype_of(value), _residence(cast(Operation, value.owner))
-        if self.is_unrolled:
+        if self.is_unrolled and chosen != "copied":
             return "register"
         if self.shares_rows:
-            known = all(isinstance(self.sizes[d], int) for d in self.kernel.rows)
-            return "shared" if chosen == "shared" and known and not ir.is_complex(dtype) else None
+            known = all(isinstance(self.sizes[d], int) for d in self.kernel.rows) and not ir.is_complex(dtype)
+            return "shared" if chosen in ("shared", "copied") and known and self.groups == 1 else None
         return "local" if chosen == "register" and self.strip_length(value) is not None else None
 
     def dims_of(self, op: Operation) -> frozenset[int]:

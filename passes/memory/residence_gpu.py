@@ -18,8 +18,12 @@ REGISTERS, OTHERS = 1 << 16, 32
 """Registers of a multiprocessor, and those that a thread needs for everything else."""
 SCRATCH = 16
 """Registers of a thread that works on few values at a time, beside those that hold rows and sums."""
+COPY_BYTES = 16
+"""What one asynchronous copy to shared memory moves."""
 MOST_STEPS = 32
 """A walk of more steps is a loop."""
+MOST_STANDING = 40 << 10
+"""Bytes of rows that a block keeps there while it walks many points."""
 MOST_SHARED = 112 << 10
 """Bytes of a row that a block keeps in shared memory: two blocks fit a multiprocessor."""
 
@@ -47,15 +51,25 @@ def keep_rows(
     fits = sum(ir.itemsize(ir.dtype_of(v)) for v in kept) * length <= MOST_SHARED
     simple = not any(ir.is_complex(ir.dtype_of(v)) for v in kept)
     in_shared = bool(kept) and whole_block and fits and simple
-    if in_shared:
-        _mark([cast(Operation, v.owner) for v in kept], "shared")
+    for value in kept if in_shared else ():
+        _mark([cast(Operation, value.owner)], "copied" if _is_copied(op, spread, value, width) else "shared")
     return in_shared
+
+
+def _is_copied(op: kernel.FusedOp, spread: int, value: SSAValue, width: int) -> bool:
+    """Whether a row value is read as it lies, 16 bytes at once: the hardware copies it to shared memory by itself."""
+    load = value.owner
+    if not isinstance(load, kernel.LoadOp) or load.default is not None or load.index_values:
+        return False
+    (linear,) = kernel.linear_map(op, load).data
+    whole = frozenset(op.rows) <= load.map.dims() and linear.coefficient(spread) == 1
+    return whole and width * ir.itemsize(ir.dtype_of(value)) == COPY_BYTES
 
 
 def read_ahead(op: kernel.FusedOp, spread: int, *, steps: int, width: int, threads: int) -> bool:
     """Have the next point's row in registers, and what is kept of this one, where two blocks a multiprocessor fit.
 
-    What all points share stays in caches and is read again.
+    What all points share is copied to shared memory once.
     """
     rows, points = frozenset(op.rows), frozenset(op.parallel)
     loads = [o for o in op.block.ops if isinstance(o, kernel.LoadOp) and o.default is None and not o.index_values]
@@ -68,6 +82,11 @@ def read_ahead(op: kernel.FusedOp, spread: int, *, steps: int, width: int, threa
     if not ahead or words * steps * width > REGISTERS // (2 * threads) - SCRATCH:
         return False
     _mark([*(cast(Operation, v.owner) for v in kept), *sums], "register")
+    held = 0
+    for value in shared:
+        held += ir.itemsize(ir.dtype_of(value)) * steps * width * threads
+        if held <= MOST_STANDING and _is_copied(op, spread, value, width):
+            _mark([value.owner], "copied")
     op.properties["ahead"] = Literal.of(True)
     return True
 

@@ -247,12 +247,10 @@ def _walk_together(op: kernel.FusedOp, spread: int, sums: list[kernel.Accumulate
         ahead = read_ahead(op, spread, steps=steps, width=width, threads=threads)
     if not ahead:
         in_shared = keep_rows(op, spread, steps=steps, width=width, threads=threads, whole_block=threads == group)
-    if in_shared and group == MOST_THREADS and not sums:
-        threads = group = MOST_THREADS // 2  # one block reads while the other one computes
     if sums:
         _write(op, width=width, unroll=STEPS // 2, threads=threads, group=group)
         return
-    unroll = 4 if width == 1 or in_shared else 2  # reads in flight
+    unroll = 1 if in_shared else 4 if width == 1 else 2  # reads in flight; of few registers, where rows are long
     _write(op, partitions=kernel.points(op), width=width, unroll=unroll, threads=threads, group=group, chunk=1)
 
 

@@ -114,7 +114,7 @@ class Grid(Registers):
         return np.full(len(self.active), address, np.uint64)
 
     def _load(self, i: Instruction) -> np.ndarray:
-        of_text, pointer, *rest = split(i.text)
+        of_text, pointer, *rest = split(i.text.removeprefix("volatile "))
         of = kind(of_text)
         return self._read(of, self.value(*typed(pointer)), _alignment(rest))
 

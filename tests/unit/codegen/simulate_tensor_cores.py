@@ -63,6 +63,8 @@ class Grid(simulate_grid.Grid):
             return None
         if name == "cp.async.wait.group":
             return self._wait(int(arguments[0][1]))
+        if name == "cp.async.wait.all":
+            return self._wait_for_own()
         return super()._nvvm(name, arguments)
 
     def _everybody(self) -> None:
@@ -97,6 +99,14 @@ class Grid(simulate_grid.Grid):
         del self.copies[: len(done)]
         for threads, target, data in (c for group in done for c in group):
             self.memory.write(target, data, 1, threads, self.cta[threads], False)
+
+    def _wait_for_own(self) -> None:
+        """All that the active threads copy is there now; the copies of others go on."""
+        for group in self.copies:
+            for n, (threads, target, data) in enumerate(group):
+                here = np.isin(threads, self.active)
+                self.memory.write(target[here], data[here], 1, threads[here], self.cta[threads[here]], False)
+                group[n] = threads[~here], target[~here], data[~here]
 
     # ---- fragments
 

@@ -121,6 +121,32 @@ def test_rows_in_shared_memory(dtype):
     assert [launch.shared_bytes for launch in launches.values()] == [-(-n * x.element_size() // 16) * 16]
 
 
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("dtype,n", [("f32", 520), ("bf16", 1608)])
+def test_rows_are_copied_to_shared_memory(dtype, n, aligned):
+    """As they lie, 16 bytes at once where addresses allow it; the last step is not whole."""
+    body = f"""
+    %v = kernel.load {{operand = 0, map = [d0, d1], residence = "copied"}} : {dtype}
+    %w = kernel.load {{operand = 1, map = [d1], residence = "copied"}} : {dtype}
+    %f = prim.convert %v : f32
+    %s = kernel.reduce %f {{kind = "add", dims = [1]}} : f32
+    %d = prim.sub %f, %s : f32
+    %m = kernel.reduce %d {{kind = "max", dims = [1]}} : f32
+    %q = prim.mul %d, %m : f32
+    %g = prim.convert %w : f32
+    %r = prim.mul %q, %g : f32
+    kernel.store %r {{result = 0, map = [d0, d1]}}"""
+    operands = [tensor([5, n], dtype), tensor([n], dtype)]
+    c = on_grid(function(operands, [tensor([5, n])], [5, n], [PARALLEL, ROW], body))
+    for name, value in dict(vector=1, width=4 if dtype == "f32" else 8, threads=64, group=64, unroll=1).items():
+        c.kernel.properties[name] = ir.Literal.of(value)
+    c.kernel.properties |= {"partitions": ir.Literal.of(5), "chunk": ir.Literal.of(1)}
+    given = torch.rand(5, n).to(TORCH[dtype]), torch.rand(n).to(TORCH[dtype])
+    (result,), (wanted,) = c(*given, aligned=aligned), c.interpreted(*given)
+    torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-5)
+    assert ("cp.async.cg" in nvptx.llvm_text([c.kernel], "sm_90", aligned=aligned)[0]) == aligned
+
+
 @pytest.mark.row("I11")
 @pytest.mark.parametrize("m,n", [(5, 8), (33, 100), (1, 1), (40, 2050)])
 def test_symbolic_sizes(m, n):

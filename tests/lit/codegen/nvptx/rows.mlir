@@ -38,10 +38,12 @@ func.func @block(%x: tensor<64x8192xf32>) -> (tensor<64xf32>, tensor<64xf32>) {
   func.return %y, %z : tensor<64xf32>, tensor<64xf32>
 }
 
-// A row too long for registers is kept in shared memory.
+// A row too long for registers is copied to shared memory, 16 bytes at once.
 // CHECK-LABEL: .visible .entry kernel_
-// CHECK:       ld.global.nc.v4.b32
-// CHECK:       st.shared.v4.b32
+// CHECK:       .minnctapersm 2
+// CHECK:       cp.async.cg.shared.global
+// CHECK:       cp.async.wait_all
+// CHECK:       ld.shared.v4.b32
 // CHECK:       bar.sync
 // CHECK-NOT:   ld.global
 // CHECK:       ld.shared.v4.b32
