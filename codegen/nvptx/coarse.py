@@ -24,6 +24,16 @@ ERF_TERMS = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 """erf x = 1 - e^-x² Σ aₖ tᵏ, t = 1/(1 + p·x), to 1.5e-7 for x >= 0 (Abramowitz and Stegun 1964, 7.1.26)."""
 
 
+MILLS_STEP = 0.3
+MILLS_TERMS = (
+    *(0.12004942446947098, 0.11400952935218811, 0.14312459528446198),
+    *(-0.014942802488803864, 0.21427074074745178, -0.07650687545537949),
+)
+"""e^(x²/2) Φ(-x) = Σ aₖ tᵏ⁺¹, t = 1/(1 + p·x), within 2^-16 of itself for 0 <= x < 15."""
+CUBIC_1, CUBIC_3 = 2.302208198144325, 0.1029432395800235
+"""2√(2/π)·log₂ e, and 0.044715 of it."""
+
+
 def is_coarse(op: Operation) -> bool:
     """Whether few digits of an op's result are enough."""
     literal = op.attributes.get("accuracy")
@@ -67,6 +77,38 @@ def coarse_erf(m: Math, x: Value) -> Value:
     return m.f.select(m.f.compare("olt", size, SMALL), small, _signed(m, large, x))
 
 
+def coarse_silu(m: Math, x: Value) -> Value:
+    """Give x/(1 + e^-x) of f32."""
+    return x * coarse_logistic(m, x)
+
+
+def coarse_tanh_gate(m: Math, x: Value) -> Value:
+    """Give 1/(1 + e^-2u), u = √(2/π)·(x + 0.044715·x³), within 2^-16 of itself, 0 where e^-2u is infinite."""
+    return _reciprocal(m, _power(m, -x * m.mla(x * x, CUBIC_3, CUBIC_1)) + 1.0)
+
+
+def coarse_gelu_tanh(m: Math, x: Value) -> Value:
+    """Give x/(1 + e^-2u)."""
+    return x * coarse_tanh_gate(m, x)
+
+
+def coarse_density(m: Math, x: Value) -> Value:
+    """Give e^(-x²/2)/√(2π) within 2^-16 of itself."""
+    return _power(m, x * x * (-0.5 * LOG2_E)) * 0.3989422804014327
+
+
+def coarse_ndtr(m: Math, x: Value) -> Value:
+    """Give Φ(x) within 2^-15 of itself."""
+    t = _reciprocal(m, m.mla(m.fabs(x), MILLS_STEP, 1.0))
+    tail = m.horner(t, MILLS_TERMS) * t * _power(m, x * x * (-0.5 * LOG2_E))
+    return m.f.select(m.f.compare("olt", x, 0.0), tail, 1.0 - tail)
+
+
+def coarse_gelu(m: Math, x: Value) -> Value:
+    """Give x·Φ(x)."""
+    return x * coarse_ndtr(m, x)
+
+
 def _signed(m: Math, size: Value, sign: Value) -> Value:
     return m.f.intrinsic("copysign", size, sign)
 
@@ -76,6 +118,12 @@ COARSE: dict[type[Operation], Callable[[Math, Value], Value]] = {
     prim.LogisticOp: coarse_logistic,
     prim.TanhOp: coarse_tanh,
     prim.ErfOp: coarse_erf,
+    prim.SiluOp: coarse_silu,
+    prim.TanhGateOp: coarse_tanh_gate,
+    prim.GeluTanhOp: coarse_gelu_tanh,
+    prim.NormalDensityOp: coarse_density,
+    prim.NdtrOp: coarse_ndtr,
+    prim.GeluOp: coarse_gelu,
 }
 """What has a form of few digits."""
 

@@ -19,7 +19,8 @@ from isthmus.dialects import kernel, prim
 from isthmus.ir import Literal
 
 HALF = ("bf16", "f16")
-CHEAPER = (prim.ExpOp, prim.DivOp, prim.LogisticOp, prim.TanhOp, prim.ErfOp)
+GATED = (prim.SiluOp, prim.GeluOp, prim.GeluTanhOp, prim.NdtrOp, prim.NormalDensityOp, prim.TanhGateOp)
+CHEAPER = (prim.ExpOp, prim.DivOp, prim.LogisticOp, prim.TanhOp, prim.ErfOp, *GATED)
 """Classes that have a form of fewer digits."""
 THROUGH = (
     prim.AddOp,

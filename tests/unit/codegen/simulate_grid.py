@@ -175,7 +175,8 @@ class Grid(Registers):
             return power if "ftz" not in name else np.where(power < 2.0**-126, np.float32(0), power)
         if name == "rcp.approx.ftz.f":
             x = self.value(*arguments[0])
-            return np.nextafter(np.float32(1) / x, np.float32(np.inf))  # it may be a unit off
+            r = np.nextafter(np.float32(1) / x, np.float32(np.inf))  # it may be a unit off
+            return np.where(np.abs(r) < 2.0**-126, np.copysign(np.float32(0), r), r)
         if name == "mulhi.ull":
             return high_product(*(self.value(of, v) for of, v in arguments))
         assert name.startswith("shfl.sync.bfly"), name
