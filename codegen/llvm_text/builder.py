@@ -1,92 +1,11 @@
-"""A small typed builder of LLVM IR text: types, values with operators, structured loops, modules.
-
-Values know their type, so an operator picks the float or the integer instruction. Nothing here
-sets a fast-math flag: what LLVM may do with a number is written by whoever emits it. Index
-arithmetic on constants folds at once, which keeps the text short.
-"""
+"""Values, and the modules and functions that they are written into."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, Union, final
 
-Number = Union[int, float]  # noqa: UP007
-FLOATS = {"double": 64, "float": 32, "half": 16, "bfloat": 16}
-"""Float scalars and their bits."""
-
-
-@final
-class Type:
-    """A scalar or vector type of LLVM; interned, so `is` compares."""
-
-    __slots__ = ("is_float", "lanes", "scalar", "text")
-    scalar: str
-    lanes: int
-    text: str
-    is_float: bool
-    _interned: ClassVar[dict[tuple[str, int], Type]] = {}
-
-    @staticmethod
-    def of(scalar: str, lanes: int = 1) -> Type:
-        """Give the type of `lanes` values of `scalar`; one lane is the scalar itself."""
-        found = Type._interned.get((scalar, lanes))
-        if found is None:
-            found = Type()
-            found.scalar, found.lanes = scalar, lanes
-            found.text = scalar if lanes == 1 else f"<{lanes} x {scalar}>"
-            found.is_float = scalar in FLOATS
-            found = Type._interned.setdefault((scalar, lanes), found)
-        return found
-
-    @property
-    def bits(self) -> int:
-        """Bits of one lane; 64 for pointers."""
-        if self.is_float:
-            return FLOATS[self.scalar]
-        return 64 if self.scalar == "ptr" else int(self.scalar[1:])
-
-    @property
-    def suffix(self) -> str:
-        """How an overloaded intrinsic's name spells the type, e.g. `v8f32`."""
-        scalar = "bf16" if self.scalar == "bfloat" else f"{'f' if self.is_float else 'i'}{self.bits}"
-        return scalar if self.lanes == 1 else f"v{self.lanes}{scalar}"
-
-    def with_scalar(self, scalar: str) -> Type:
-        """Give the type with as many lanes of another scalar."""
-        return Type.of(scalar, self.lanes)
-
-    def with_lanes(self, lanes: int) -> Type:
-        """Give the type with another number of lanes."""
-        return Type.of(self.scalar, lanes)
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-VOID = Type.of("void")
-PTR = Type.of("ptr")
-I1 = Type.of("i1")
-I8 = Type.of("i8")
-I32 = Type.of("i32")
-I64 = Type.of("i64")
-F32 = Type.of("float")
-F64 = Type.of("double")
-
-
-def _float_text(value: float, scalar: str) -> str:
-    """Spell a float as LLVM wants it: the bits of the double that equals it."""
-    if scalar == "float":
-        value = float(struct.unpack("<f", struct.pack("<f", _clamped(value)))[0])
-    elif scalar == "half":
-        return f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}"
-    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
-
-
-def _clamped(value: float) -> float:
-    """Round what is beyond float32 to infinity, as a conversion does, where `struct` would raise."""
-    return float("inf") * (1 if value > 0 else -1) if abs(value) >= 3.4028235677973366e38 else value
+from isthmus.codegen.llvm_text.types import I1, I64, PTR, VOID, Number, Type, alignment, float_text, integer_text
 
 
 class Value:
@@ -292,9 +211,9 @@ class Function:
     def const(self, value: Number, type_: Type) -> Value:
         """Give a constant; in a vector type, the same in every lane."""
         if type_.is_float:
-            text, constant = _float_text(float(value), type_.scalar), None
+            text, constant = float_text(float(value), type_.scalar), None
         else:
-            text, constant = _integer_text(int(value), type_), int(value)
+            text, constant = integer_text(int(value), type_), int(value)
         if type_.lanes > 1:
             text = f"splat ({type_.scalar} {text})"
         return Value(self, text, type_, constant)
@@ -306,7 +225,7 @@ class Function:
     def lanes(self, values: Sequence[Number], scalar: str) -> Value:
         """Give a constant vector with its own value in each lane."""
         type_ = Type.of(scalar, len(values))
-        parts = [f"{scalar} {_float_text(float(v), scalar) if type_.is_float else int(v)}" for v in values]
+        parts = [f"{scalar} {float_text(float(v), scalar) if type_.is_float else int(v)}" for v in values]
         return Value(self, f"<{', '.join(parts)}>", type_)
 
     def poison(self, type_: Type) -> Value:
@@ -423,26 +342,26 @@ class Function:
 
     def load(self, address: Value, type_: Type, align: int | None = None) -> Value:
         """Read a value; by default only the element's own alignment is assumed."""
-        align = align or _alignment(type_)
+        align = align or alignment(type_)
         return self.emit(f"load {type_.text}, ptr {address.name}, align {align}", type_)
 
     def store(self, value: Value, address: Value, align: int | None = None) -> None:
         """Write a value; by default only the element's own alignment is assumed."""
-        align = align or _alignment(value.type)
+        align = align or alignment(value.type)
         self.line(f"store {value!r}, ptr {address.name}, align {align}")
 
     def masked_load(self, address: Value, mask: Value, default: Value) -> Value:
         """Read the lanes of the mask, the others from `default`; nothing else is touched."""
         type_ = default.type
         name = f"llvm.masked.load.{type_.suffix}.p0"
-        aligned = Value(self, f"align {_alignment(type_)} {address.name}", PTR)
+        aligned = Value(self, f"align {alignment(type_)} {address.name}", PTR)
         self.module.declare(name, type_, [PTR, mask.type, type_])
         return self.emit(f"call {type_.text} @{name}({aligned!r}, {mask!r}, {default!r})", type_)
 
     def masked_store(self, value: Value, address: Value, mask: Value) -> None:
         """Write the lanes of the mask; nothing else is touched."""
         name = f"llvm.masked.store.{value.type.suffix}.p0"
-        aligned = f"ptr align {_alignment(value.type)} {address.name}"
+        aligned = f"ptr align {alignment(value.type)} {address.name}"
         self.module.declare(name, VOID, [value.type, PTR, mask.type])
         self.line(f"call void @{name}({value!r}, {aligned}, {mask!r})")
 
@@ -511,13 +430,3 @@ def _trips(lower: Value, upper: Value, step: Value) -> int | None:
     if lower.constant is None or upper.constant is None or step.constant is None:
         return None
     return max(0, -((lower.constant - upper.constant) // step.constant))
-
-
-def _integer_text(value: int, type_: Type) -> str:
-    if type_.scalar == "i1":
-        return "true" if value & 1 else "false"
-    return str(value)
-
-
-def _alignment(type_: Type) -> int:
-    return max(1, type_.bits // 8)
