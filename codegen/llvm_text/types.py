@@ -99,10 +99,12 @@ def _clamped(value: float) -> float:
 
 
 def integer_text(value: int, type_: Type) -> str:
+    """Spell an integer as LLVM wants it."""
     if type_.scalar == "i1":
         return "true" if value & 1 else "false"
     return str(value)
 
 
 def alignment(type_: Type) -> int:
+    """Give the bytes to which one lane is aligned."""
     return max(1, type_.bits // 8)
