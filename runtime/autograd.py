@@ -188,15 +188,15 @@ class TapeNode:
         self.counters.forward_calls += 1
         hooked = saved_tensors_are_hooked()
         intermediates: list[Tensor] = []
-        in_arena = self._arena_forward is not None and not hooked
-        if in_arena and self._arena_forward is not None:
+        arena_forward = None if hooked else self._arena_forward
+        if arena_forward is not None:
             note_call(self._forward)
-            results, run.lease = self._arena_forward.save_in_arena(arguments)
+            results, run.lease = arena_forward.save_in_arena(arguments)
         else:
             results = _run(self._forward, arguments, self._handed_over)
             intermediates = results[self.convention.results :]
             del results[self.convention.results :]
-        kept = self._kept(self._sources[in_arena].saved, arguments, results, intermediates)
+        kept = self._kept(self._sources[arena_forward is not None].saved, arguments, results, intermediates)
         if run.lease is not None and run.lease.tensor is not None:
             kept.append(run.lease.tensor)
         run.primals = Primals(arguments, self._keeper, run.clones)
@@ -219,16 +219,15 @@ class TapeNode:
         self, saved: tuple[Saved, ...], arguments: list[Value], results: list[Tensor], intermediates: list[Tensor]
     ) -> list[Tensor]:
         """The tensors to save; an argument that the program overwrites is copied while it has its old value."""
+        overwritten = self._keeper.overwritten
         kept: list[Tensor] = []
         for j, source in enumerate(saved):
-            if source.kind == "result":
-                kept.append(results[source.index])
-            elif source.kind == "intermediate":
-                kept.append(intermediates[j])
+            at = source.index
+            if source.kind == "argument":
+                value = arguments[at]
+                kept.append(value.detach().clone() if at in overwritten else value)  # pyright: ignore
             else:
-                value = cast(Tensor, arguments[source.index])
-                overwritten = source.index in self._keeper.overwritten
-                kept.append(value.detach().clone() if overwritten else value)
+                kept.append(results[at] if source.kind == "result" else intermediates[j])
         return kept
 
     # ---- Backward

@@ -19,6 +19,7 @@ from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.convention import Convention, Geometry, Mutation, UserOutput, Value, View
 from isthmus.runtime.fresh import has_strides
 from isthmus.runtime.interpret_library import named
+from isthmus.runtime.torch_private import copy_all
 from isthmus.sizes import Size, evaluate
 
 
@@ -30,9 +31,11 @@ class CompiledFunction:
         self.convention = convention
         self.node = node
         self._device = device or torch.device("cpu")
-        self._plain = not convention.mutations and all(output.kind == "value" for output in convention.outputs)
+        self._gives_values = all(output.kind == "value" for output in convention.outputs)
+        self._writes = _Writes(convention.mutations) if convention.mutations else None
         self._order = [output.index for output in convention.outputs]
-        all_in_order = self._plain and self._order == list(range(convention.results))
+        plain = self._gives_values and not convention.mutations
+        all_in_order = plain and self._order == list(range(convention.results))
         self._is_pure = all_in_order and not convention.gradients and not convention.keys
 
     @property
@@ -55,12 +58,41 @@ class CompiledFunction:
             for position, key in zip(self.convention.keys, keys, strict=True):
                 values.insert(position, key)
         results = self.node(values)
-        if self._plain:
+        if self._writes is not None and (left := self._writes.left(values, results)):
+            sizes = self.convention.sizes(values)
+            for mutation in left:
+                _copy_back(mutation, values[mutation.argument], results, sizes)
+        if self._gives_values:
             return [results[k] for k in self._order]
         sizes = self.convention.sizes(values)
-        for mutation in self.convention.mutations:
-            _copy_back(mutation, values[mutation.argument], results, sizes)
         return [_output(output, values, results, sizes) for output in self.convention.outputs]
+
+
+class _Writes:
+    """The arguments that a program writes: mostly it has written them in place, and only their versions are left."""
+
+    def __init__(self, mutations: Sequence[Mutation]) -> None:
+        self._all = mutations
+        simple = [m for m in mutations if m.geometry is None and m.result is not None and m.counted]
+        self._simple = [(m, cast(int, m.result), m.argument) for m in simple]
+        self._others = [m for m in mutations if m not in simple]
+        self._recorded = [m.argument for m in mutations if not m.hidden]
+
+    def left(self, values: Sequence[Value], results: Sequence[Tensor]) -> Sequence[Mutation]:
+        """Finish at once the writes that change no history; give the others."""
+        records = torch.is_grad_enabled()
+        if records and self._recorded and any([cast(Tensor, values[a]).requires_grad for a in self._recorded]):
+            return self._all
+        made = [values[a] for _, r, a in self._simple if results[r] is values[a]]
+        torch.autograd.graph.increment_version(cast("list[Tensor]", made))
+        if len(made) == len(self._simple):
+            return self._others
+        copies = [(m, r, a) for m, r, a in self._simple if results[r] is not values[a]]
+        if records and not all([m.hidden for m, _, _ in copies]):
+            return [*self._others, *(m for m, _, _ in copies)]
+        with torch.no_grad():
+            copy_all([cast(Tensor, values[a]) for _, _, a in copies], [results[r] for _, r, _ in copies])
+        return self._others
 
 
 def draw_keys(count: int, device: torch.device | None = None) -> list[Tensor]:

@@ -25,10 +25,10 @@ class Primals:
         self._values: list[Value] | None = list(arguments)
         self._missing: frozenset[int] = frozenset()
         self._packed: tuple[int, ...] = ()
-        self._versions = [_version(arguments[i]) for i in keeper.steady]
+        self._versions = _versions(arguments, keeper.steady)
         for i in keeper.unwanted:  # without a history of its own it cannot keep this node's alive
             value = arguments[i]
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and value.requires_grad:
                 self._values[i] = value.detach()
         if keeper.overwritten:
             for i in keeper.overwritten:
@@ -121,6 +121,13 @@ class PrimalKeeper:
         self.steady = tuple(i for i in range(convention.arguments) if i not in self.overwritten)
         wanted = set(convention.gradients)
         self.unwanted = tuple(i for i in self.steady if i not in wanted)
+
+
+def _versions(arguments: Sequence[Value], which: Sequence[int]) -> list[int]:
+    try:
+        return [arguments[i]._version for i in which]  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+    except (AttributeError, RuntimeError):  # a size, or an inference tensor
+        return [_version(arguments[i]) for i in which]
 
 
 def _version(value: Value) -> int:

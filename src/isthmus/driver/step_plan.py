@@ -7,9 +7,10 @@ that were updated equally often are of one kind: what their updates share is com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import is_
+from itertools import chain
+from operator import attrgetter, is_, itemgetter
 from typing import Any, cast
 
 import torch
@@ -72,7 +73,6 @@ class StepPlan:
         self._kinds = self._classify()
         self._values: tuple[float, ...] = ()
         self._reached: Reached | None = None
-        self._held: list[tuple[State, str, Tensor]] = []
         self._remember()
         kinds, count = self._layout()
         self._numbers = torch.zeros(count, dtype=torch.float64, device=self._device)
@@ -124,34 +124,44 @@ class StepPlan:
 
     # ---- Calls
 
-    def fits(self, structure: object) -> bool:
-        """Whether the optimizer and its state are still what this plan is for."""
+    def _settled(self) -> list[object] | None:
+        """The settings of all groups to compare by identity; None where one may change in place (a tensor, a list)."""
+        plain = all(_is_settled(v) for g in self._groups for name, v in g.items() if name != "params")
+        return _settings(self._groups) if plain else None
+
+    def fits(self, others: object) -> bool:
+        """Whether the optimizer and its state are still what this plan is for; `others`: the rest of the structure.
+
+        The usual answer, that nothing changed, is found without a step of Python for each parameter.
+        """
         optimizer = self.recipe.optimizer
-        if structure != self.structure or optimizer.param_groups is not self._groups:
+        if others != self.structure or optimizer.param_groups is not self._groups:
             return False
-        params = [p for g in self._groups for p in g["params"]]
-        if len(params) != len(self._params) or not all(map(is_, params, self._params)):
+        if self._settings is None or not _same(_settings(self._groups), self._settings):
+            if [self.recipe.rule.settings(g) for g in self._groups] != self._rules:
+                return False
+            self._values = ()  # a number may be another
+            self._settings = self._settled()
+        params = self._params
+        if not _same(_params(self._groups), params) or any(map(_HOOKS, params)) or any(map(_LATE_HOOKS, params)):
             return False
-        if any([p._backward_hooks or p._post_accumulate_grad_hooks for p in params]):
+        if list(map(_WANTED, params)) != self._wanted:
             return False
         entries = optimizer.state
-        if entries is not self._entries or len(entries) != len(self._inner):
+        if entries is not self._entries or not _same(list(entries.values()), self._inner):
             return False
-        if not all(map(is_, entries.values(), self._inner)):
+        if not _same(list(chain.from_iterable(map(_VALUES, self._inner))), self._held):
             return False
-        for table, name, tensor in self._held:
-            if table.get(name) is not tensor:
-                return False
         steps = self._steps
         return steps is None or steps._version == self._version or self._still_alike(steps)
 
     def run(self, bounds: tuple[float, float], batch: Sequence[object], kwargs: Mapping[str, object]) -> object:
         """Run one step."""
-        numbers = self.recipe.rule.numbers
-        values = bounds
-        for group, fresh in self._kinds:
-            values += numbers(self._groups[group], fresh)
-        if values != self._values:
+        if not self._values or self._values[:2] != bounds:
+            numbers = self.recipe.rule.numbers
+            values = bounds
+            for group, fresh in self._kinds:
+                values += numbers(self._groups[group], fresh)
             self._numbers.copy_(torch.tensor(values, dtype=torch.float64))
             self._values = values
         results, reached = cast(tuple[object, Reached], self._traced(self._numbers, *batch, **kwargs))
@@ -199,22 +209,44 @@ class StepPlan:
             for name, tensor in slot.state.items():
                 if entry.get(name) is None:
                     entry[name] = tensor
-        self._reached = reached
+        self._reached, self._values = reached, ()
         self._remember()
 
     def _remember(self) -> None:
         """Note by identity all that `fits` compares."""
         entries = self.recipe.optimizer.state
-        self._params = [p for g in self._groups for p in g["params"]]
+        self._settings = self._settled()
+        self._rules = [self.recipe.rule.settings(g) for g in self._groups]
+        self._params = _params(self._groups)
+        self._wanted = list(map(_WANTED, self._params))
         self._entries, self._inner = entries, list(entries.values())
         self._version = 0 if self._steps is None else self._steps._version
-        self._held = [
-            (entry, name, value)
-            for slot in self._slots
-            if slot.param in entries
-            for entry in [cast(State, entries[slot.param])]
-            for name, value in entry.items()
-        ]
+        self._held = list(chain.from_iterable(map(_VALUES, self._inner)))
+
+
+_VALUES = cast("Callable[[dict[str, Any]], Iterable[object]]", dict.values)
+_HOOKS, _LATE_HOOKS = attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks")
+_WANTED = attrgetter("requires_grad")
+
+
+def _settings(groups: Sequence[dict[str, Any]]) -> list[object]:
+    return list(chain.from_iterable(map(_VALUES, groups)))
+
+
+def _is_settled(value: object) -> bool:
+    """Whether a value stays what it is as long as it is the same object."""
+    if isinstance(value, tuple):
+        return all(map(_is_settled, cast("tuple[object, ...]", value)))
+    return isinstance(value, int | float | str | None)
+
+
+def _params(groups: Sequence[dict[str, Any]]) -> list[Tensor]:
+    return list(chain.from_iterable(map(itemgetter("params"), groups)))
+
+
+def _same(now: Sequence[object], then: Sequence[object]) -> bool:
+    """Whether two lists hold the very same objects."""
+    return len(now) == len(then) and all(map(is_, now, then))
 
 
 def _age(state: State) -> float:

@@ -84,10 +84,8 @@ class TrainStep:
         return results
 
     def _structure(self) -> tuple[object, ...]:
-        """What the program depends on, beside the batch, the model and the numbers."""
-        groups = tuple([self._rule.settings(g) for g in self.optimizer.param_groups])
-        wanted = tuple([p.requires_grad for g in self.optimizer.param_groups for p in g["params"]])
-        return groups, wanted, self.max_norm is None, self.clip_value is None, self.micro_batches, generation()
+        """What the program depends on, beside the batch, the model and the optimizer."""
+        return self.max_norm is None, self.clip_value is None, self.micro_batches, generation()
 
     def _what(self) -> Recipe:
         clipping = Clipping(self.clip_value is not None, self.max_norm is not None)
