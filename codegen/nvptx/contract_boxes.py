@@ -42,7 +42,7 @@ TURNS = 128
 SHARED_BYTES = 227 << 10
 """Shared memory that a block can have."""
 MOST_STAGES = 6
-BARRIERS = 16 * MOST_STAGES + 8 * GROUPS
+BARRIERS = 16 * (MOST_STAGES + GROUPS)
 """Bytes of barriers at most."""
 PRODUCER_REGISTERS = 40
 REGISTERS = 232
@@ -105,7 +105,7 @@ class Boxes(Contraction):
             raise plan.unsupported("sums too many columns at once")
         self.results_start = self.stages * self.stage_bytes
         self.barriers_start = self.results_start + rest
-        self.shared_bytes = self.barriers_start + 16 * self.stages + 8 * GROUPS
+        self.shared_bytes = self.barriers_start + 16 * (self.stages + GROUPS)
 
     # ---- roles
 
@@ -119,6 +119,7 @@ class Boxes(Contraction):
                 barrier_init(f, self._empty(stage), readers)
             for group in range(GROUPS):
                 barrier_init(f, self.operand_barrier(group), 1)
+                barrier_init(f, self._turn(group), 1)
             barriers_are_made(f)
         meet(f)
         self.first = f.cast("zext", self.block, I64)
@@ -148,6 +149,13 @@ class Boxes(Contraction):
     def operand_barrier(self, group: Value | int) -> Value:
         """What the copies of a warpgroup's operand complete."""
         return self._barrier(group, self.barriers_start + 16 * self.stages)
+
+    def _turn(self, group: Value | int) -> Value:
+        """What tells a warpgroup that the other one has begun its last products.
+
+        A barrier shows the parity of its phase alone: who waits for a stage must be at most one phase ahead.
+        """
+        return self._barrier(group, self.barriers_start + 16 * self.stages + 8 * GROUPS)
 
     def _barrier(self, stage: Value | int, start: int) -> Value:
         stage = stage if isinstance(stage, Value) else self.f.const(stage, I32)
@@ -197,18 +205,26 @@ class Boxes(Contraction):
         sums = [[f.slot(F32) for _ in range(plan.columns // 2)] for _ in range(self.row_blocks)]
         steps = self.steps()
         first, stride = self.first, self.step
+        turn = f.slot(I32)
         if self.taking_turns:
-            others = f.cast("trunc", steps, I32)
-            ring.skip(group * others)
+            ring.skip(group * f.cast("trunc", steps, I32))
+            f.store(group ^ 1, turn)  # the first one need not wait
             first, stride = first + f.cast("zext", group, I64) * stride, stride * GROUPS
         with f.loop(first, self.count, stride) as tile, self.state.frame():
             place = self.place(tile)
             batch_indices(self.state, plan, place[0])
             for slot in (s for block in sums for s in block):
                 f.store(cores.zero(f), slot)
+            if self.taking_turns:
+                parity = f.load(turn, I32)
+                barrier_wait(f, self._turn(group), parity)
+                f.store(parity ^ 1, turn)
             with f.loop(0, steps) as step:
                 self.results.fetch(step, self.row, place)
                 self._step(ring, sums, before, step)
+            if self.taking_turns:
+                with f.when(self.speaks):
+                    barrier_arrive(f, self._turn(group ^ 1))
             flat = cores.finished(f, [f.load(s, F32) for block in sums for s in block])
             last = self.speaks if steps.constant else self.speaks & f.compare("sgt", steps, 0)
             with f.when(last):
