@@ -60,7 +60,8 @@ class Buffer:
 class Argument:
     """One argument of the call: a tensor, an int that carries a size, or a saved value.
 
-    A `saved` argument can be read from the arena that the forward call left (at this byte offset) instead.
+    A `saved` argument can be read from the arena that the forward call left (at this byte offset) instead. Arguments
+    of one `storage` may share memory, others do not.
     """
 
     dtype: str
@@ -69,6 +70,7 @@ class Argument:
     is_size: bool = False
     saved: Dim | None = None
     name: str = ""
+    storage: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,20 @@ class TensorMap:
 class KernelCall:
     """Partitions 0 .. partitions of a kernel on buffers: operands, then results.
 
-    The first `reads` buffers are operands. `symbols` are the sizes that the kernel gets, in its order. `checks`: per
-    index check of the kernel the dimension and its size; None where the kernel cannot fail and takes no error word.
+    The first `reads` buffers are operands. `symbols` are the sizes that the kernel gets, in its order: symbols of the
+    program, or numbers where code for any length serves. `checks`: per index check of the kernel the dimension and its
+    size; None where the kernel cannot fail and takes no error word.
     """
 
     symbol: str
     buffers: tuple[Buffer, ...]
     reads: int
-    symbols: tuple[str, ...] = ()
+    symbols: tuple[str | int, ...] = ()
     partitions: Dim = 1
     checks: tuple[tuple[int, Dim], ...] | None = None
     location: SourceLocation | None = None
+    rechecks: bool = False
+    """Whether it can fail only where an earlier kernel of the program has failed."""
 
 
 @dataclass(frozen=True)

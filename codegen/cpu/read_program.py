@@ -18,6 +18,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 
 from isthmus import ir
+from isthmus.codegen.cpu.flat import Code, codes
 from isthmus.codegen.cpu.program import route_of
 from isthmus.diagnostics import IRError, UnsupportedError
 from isthmus.dialects import kernel, prim
@@ -63,6 +64,8 @@ class _Reader:
         self._schema_of = schema_of
         self._saved_at = saved_at
         self._signature = Signature.of(func)
+        self._codes = _codes(func)
+        self._storages = _storages([a.shares for a in self._signature.arguments])
         self._buffers: dict[SSAValue, Buffer] = {}
         self._steps: list[Step] = []
         self._handles = 0
@@ -103,7 +106,7 @@ class _Reader:
         strides = kernel.strides_of(value)
         self._buffers[value] = Buffer(Place("argument", number), dtype, shape, strides)
         saved = None if role.saved is None else self._saved_at.get(role.saved)
-        return Argument(dtype, shape, strides, saved=saved, name=role.source or "")
+        return Argument(dtype, shape, strides, saved=saved, name=role.source or "", storage=self._storages[number])
 
     def _symbols(self, arguments: list[Argument]) -> tuple[tuple[SizeSource, ...], tuple[SizeSource, ...]]:
         """Where sizes are read, by preference not from what is in the arena; and which can be read from there only."""
@@ -215,12 +218,13 @@ class _Reader:
         if kernel.can_fail(op):
             checks = tuple((_number(c.dim), cast(Dim, c.bound.data)) for c in kernel.checks(op))
         pairs = zip((*operands, *results), kernel.starts(op), strict=True)
+        code = self._codes[op]
         self._steps.append(
             KernelCall(
-                symbol=_name(op),
+                symbol=f"kernel_{code.key}",
                 buffers=tuple(replace(b, offset=b.offset + start) for b, start in pairs),
                 reads=len(operands),
-                symbols=op.symbols_,
+                symbols=op.symbols_ if code.numbers is None else code.numbers,
                 partitions=1 if op.partitions_ is None else op.partitions_,
                 checks=checks,
                 location=ir.source_location(op),
@@ -233,7 +237,7 @@ class _Reader:
         buffers = [*(self._buffers[v] for v in ir.operands_of(op)), *self._place(op)]
         self._steps.append(
             KernelCall(
-                symbol=_name(op),
+                symbol=f"kernel_{self._codes[op].key}",
                 buffers=tuple(_viewed(b, v) for b, v in zip(buffers, op.views_, strict=True)),
                 reads=len(op.inputs),
                 symbols=op.symbols_,
@@ -339,15 +343,25 @@ def _slice(buffer: Buffer, turn: Dim) -> Buffer:
     return replace(buffer, shape=buffer.shape[1:], strides=buffer.strides[1:], offset=offset)
 
 
-_names: WeakKeyDictionary[kernel.Kernel, str] = WeakKeyDictionary()
+_known: WeakKeyDictionary[FuncOp, dict[kernel.Kernel, Code]] = WeakKeyDictionary()
 
 
-def _name(op: kernel.Kernel) -> str:
-    """The name of a kernel's function, which tells its code; a planned kernel does not change any more."""
-    name = _names.get(op)
-    if name is None:
-        name = _names[op] = f"kernel_{kernel.key(op)}"
-    return name
+def _codes(func: FuncOp) -> dict[kernel.Kernel, Code]:
+    """The code of each kernel of a planned function, which does not change any more."""
+    found = _known.get(func)
+    if found is None:
+        found = _known[func] = codes(kernel.launches(func))
+    return found
+
+
+def _storages(shares: Sequence[Sequence[int]]) -> list[int]:
+    """Per argument the number of its memory: one number for all that overlap, however many lie between."""
+    found: list[int] = []
+    for number, others in enumerate(shares):
+        joined = {found[k] for k in others}
+        found.append(number)
+        found = [number if storage in joined else storage for storage in found]
+    return found
 
 
 def _viewed(buffer: Buffer, view: LiteralValue) -> Buffer:
@@ -373,9 +387,8 @@ def _bytes(attribute: Attribute | None) -> Dim:
 
 
 def kernels_of(func: FuncOp) -> dict[str, kernel.Kernel]:
-    """Give one kernel per name that the function's program calls, in order of first use."""
+    """Give what is emitted under each name that the function's program calls, in order of first use."""
     found: dict[str, kernel.Kernel] = {}
-    for op in kernel.launches(func):
-        if isinstance(op, kernel.Kernel):
-            found.setdefault(_name(op), op)
+    for code in _codes(func).values():
+        found.setdefault(f"kernel_{code.key}", code.nest)
     return found

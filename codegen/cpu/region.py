@@ -15,7 +15,7 @@ from isthmus import ir
 from isthmus.codegen.cpu.frame import Frame
 from isthmus.codegen.cpu.sizes import is_one
 from isthmus.codegen.llvm_text import I32, I64, PTR, Function, Value
-from isthmus.dialects.program import Buffer, KernelCall
+from isthmus.dialects.program import Argument, Buffer, KernelCall
 
 LINE = 8
 """Words of a cache line: counters that threads write lie on lines of their own."""
@@ -24,24 +24,46 @@ TAKES = 4
 """How often a thread takes partitions of a kernel, were all equally fast: neighbours share what they pack or read."""
 
 
-def conflict(first: KernelCall, second: KernelCall) -> bool:
-    """Whether two kernels may not run at once: one writes memory that the other touches."""
-    return any(
-        _overlap(a, b)
-        for k, a in enumerate(first.buffers)
-        for n, b in enumerate(second.buffers)
-        if k >= first.reads or n >= second.reads
-    )
+class Touched:
+    """The memory that some kernels, which may run at once, read and write.
+
+    Arguments of the program that are not given may share memory with each other.
+    """
+
+    def __init__(self, arguments: Sequence[Argument] = ()) -> None:
+        self._storages = [a.storage for a in arguments]
+        self._read: dict[object, list[Buffer]] = {}
+        self._written: dict[object, list[Buffer]] = {}
+
+    def add(self, kernel: KernelCall) -> None:
+        """Let a kernel run too."""
+        for k, buffer in enumerate(kernel.buffers):
+            known = self._read if k < kernel.reads else self._written
+            known.setdefault(self._memory(buffer), []).append(buffer)
+
+    def meets(self, kernel: KernelCall) -> bool:
+        """Whether a kernel may not run at once with these: one writes memory that the other touches."""
+        for k, buffer in enumerate(kernel.buffers):
+            memory = self._memory(buffer)
+            others = self._written.get(memory, [])
+            if k >= kernel.reads:
+                others = [*others, *self._read.get(memory, [])]
+            if any(_overlap(buffer, other) for other in others):
+                return True
+        return False
+
+    def _memory(self, buffer: Buffer) -> object:
+        """What tells apart memory that is never shared."""
+        kind, at = buffer.place.kind, buffer.place.at
+        if kind == "argument":
+            return kind, self._storages[cast(int, at)] if self._storages else None
+        return (kind, at) if kind in ("output", "handle") else kind
 
 
 def _overlap(a: Buffer, b: Buffer) -> bool:
-    """Whether two views may share memory; arguments may share it with each other, unknown sizes are anywhere."""
-    if a.place.kind != b.place.kind:
-        return False
-    if a.place.kind == "argument":
+    """Whether two views of the same memory may meet; unknown sizes are anywhere, and so are arguments."""
+    if a.place.kind in ("argument", "output", "handle"):
         return True
-    if a.place.kind in ("output", "handle"):
-        return a.place.at == b.place.at
     here, there = _span(a), _span(b)
     return here is None or there is None or (here[0] < there[1] and there[0] < here[1])
 
@@ -69,7 +91,7 @@ class KernelFrame:
         self._frame = frame
         self._stores: list[tuple[int, Value]] = []
         self.words = 0
-        self._size_tables: dict[tuple[str, ...], int] = {}
+        self._size_tables: dict[tuple[str | int, ...], int] = {}
 
     def reserve(self, count: int) -> int:
         """Give the place of `count` new words."""
@@ -102,8 +124,9 @@ class KernelFrame:
         """Place of a kernel's sizes."""
         if kernel.symbols not in self._size_tables:
             at = self._size_tables[kernel.symbols] = self.reserve(max(1, len(kernel.symbols)))
-            for k, name in enumerate(kernel.symbols):
-                self.store(self._frame.size.symbol(name), at + k)
+            for k, size in enumerate(kernel.symbols):
+                known = isinstance(size, int)
+                self.store(self._frame.f.const(size, I64) if known else self._frame.size.symbol(size), at + k)
         return self._size_tables[kernel.symbols]
 
 
@@ -208,13 +231,14 @@ def _emit_region(frame: Frame, name: str, groups: Sequence[Group], counters: Seq
     """The function that every thread of the region runs."""
     f = Function(frame.module, name, [("words", PTR)], linkage="internal")
     (words,) = f.arguments
-    running: list[KernelCall] = []  # since the last barrier
+    running = Touched(frame.program.arguments)  # since the last barrier
     for group, counter in zip(groups, counters, strict=True):
         kernels = [p.kernel for p in group]
-        if any(conflict(a, b) for a in running for b in kernels):
+        if any(map(running.meets, kernels)):
             f.call_void("GOMP_barrier")
-            running.clear()
-        running += kernels
+            running = Touched(frame.program.arguments)
+        for kernel in kernels:
+            running.add(kernel)
         cut = _is_cut(group)
         head, body, leave = f.label("take"), f.label("run"), f.label("taken")
         total = _count(f, words, group[0]) if cut else f.const(1, I64)

@@ -44,8 +44,16 @@ class Refusal:
 class Merger:
     """Kernels of a program while they grow."""
 
-    def __init__(self, clusters: Iterable[Cluster], externs: dict[Node, list[Value]], strides: Strides) -> None:
+    def __init__(
+        self,
+        clusters: Iterable[Cluster],
+        externs: dict[Node, list[Value]],
+        strides: Strides,
+        launches_cost: bool = True,
+    ) -> None:
+        """`launches_cost`: as on a GPU, a launch less is worth a merge of kernels that share a number alone."""
         self.strides = strides
+        self._launches_cost = launches_cost
         self.externs = externs
         self._ends: dict[Node, int] = {}
         self._absorbed: dict[Node, list[Value]] = {}
@@ -173,6 +181,8 @@ class Merger:
             if isinstance(producer, Cluster) and value.maker.kind is not Kind.PARTIAL:
                 alone = not self.is_read(value, (cluster,))
                 yield value, producer, value.nbytes * (2.0 if alone else 1.0)
+            if value.shape == () and not self._launches_cost:
+                continue  # apart, kernels that differ in their sizes alone can be one code
             yield from self._siblings(cluster, value)
             if isinstance(producer, Cluster):
                 yield from self._alike(cluster, value, producer)
