@@ -179,7 +179,7 @@ def assembly(text: str, target: Target, level: int = 1) -> str:
 
 
 @functools.cache
-def _unlock_compilation() -> None:
+def unlock_compilation() -> None:
     """Let threads compile at once: llvmlite holds one lock around every call into LLVM.
 
     The three calls that take the time touch only a context and a target machine, which are the
@@ -200,7 +200,7 @@ def compile_all(texts: Sequence[str], target: Target, level: int = 1, *, threads
     """Compile several modules, each into its own object, in the order given."""
     if threads <= 1 or len(texts) <= 1:
         return [compile_text(text, target, level) for text in texts]
-    _unlock_compilation()
+    unlock_compilation()
     with ThreadPoolExecutor(min(threads, len(texts))) as pool:
         return list(pool.map(lambda text: compile_text(text, target, level), texts))
 

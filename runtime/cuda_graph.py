@@ -176,25 +176,24 @@ class GraphedProgram:
         device = self.inner.device
         if self.refusal or is_capturing(device) or not device_is_current(device):
             return None
-        key = (current_stream(device), *((a.shape, a.stride()) if isinstance(a, Tensor) else a for a in arguments))
-        if any(isinstance(a, Tensor) and a.device != device for a in arguments):
-            return None
+        key = (current_stream(device), *[(a.shape, a.stride()) if isinstance(a, Tensor) else a for a in arguments])
         given = [*arguments, arena]
         places = [a.data_ptr() if isinstance(a, Tensor) else 0 for a in given]
         with self._lock, torch.no_grad():
             known = self._recorded.get(key)
+            same = known is not None and known.is_captured and places == known.places
+            if not same and any(isinstance(a, Tensor) and a.device != device for a in arguments):
+                return None  # at the same addresses they are on the same device
             if known is None:
                 if len(self._recorded) < _SHAPES:
                     self._recorded[key] = _Recorded(places)
                 return None
-            if not known.is_free() or not self._has_graph(known, given, places):
+            if not known.is_free() or not ((known.is_captured and same) or self._has_graph(known, given, places)):
                 return None
             return self._replay(known, arguments)
 
     def _has_graph(self, known: _Recorded, given: list[Value], places: list[int]) -> bool:
         """Whether there is a graph that reads these arguments where they are; captured here if need be."""
-        if known.is_captured and places == known.places:
-            return True
         moved = {k for k, (a, b) in enumerate(zip(known.places, places, strict=True)) if a != b} - known.moving
         known.places = places
         if known.is_captured and not moved:

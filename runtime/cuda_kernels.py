@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -12,17 +13,17 @@ from dataclasses import dataclass
 
 import torch
 
-from isthmus.diagnostics import CompileError
+from isthmus.diagnostics import CompileError, UnsupportedError
 from isthmus.dialects.program import TensorMap
 from isthmus.runtime import cache
 from isthmus.runtime.build import source_version
-from isthmus.runtime.cpu import LLVM_VERSION
+from isthmus.runtime.cpu import LLVM_VERSION, unlock_compilation
 from isthmus.runtime.cuda_driver import Driver
 from isthmus.runtime.stored import dump, restore
 from isthmus.sizes import Dim
 
-_THREADS = 8
-"""That link at once."""
+_THREADS = min(16, os.cpu_count() or 1)
+"""That make PTX and link at once."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,9 @@ class LaunchFacts:
 
 @dataclass(frozen=True)
 class Generated:
-    """A kernel as text."""
+    """A kernel on its way: what makes its PTX (called in a thread of its own), and how it is launched."""
 
-    ptx: str
+    ptx: Callable[[], str]
     facts: LaunchFacts
 
 
@@ -106,6 +107,7 @@ class KernelLoader:
 
         Text is made only for those that neither this process nor the cache has.
         """
+        unlock_compilation()
         with _loading:
             _unload_abandoned()
             found: dict[str, Loaded | CompileError] = {}
@@ -121,7 +123,11 @@ class KernelLoader:
                     except CompileError as error:
                         found[name] = error
             for name, entry in waiting.items():
-                found[name] = made = self._load(entry.result())
+                try:
+                    found[name] = made = self._load(entry.result())
+                except UnsupportedError as error:
+                    found[name] = error
+                    continue
                 if self._use_cache:
                     _loaded[self._place(name, aligned)] = made
             return found
@@ -144,7 +150,7 @@ class KernelLoader:
         text = generate(self.arch, aligned)
 
         def link() -> bytes:
-            image = self.driver.link(text.ptx, self.arch)
+            image = self.driver.link(text.ptx(), self.arch)
             entry = cache.pack({"image": image, "facts": dump(text.facts)})
             if self._use_cache:
                 store.put(self._key(name, aligned), entry)

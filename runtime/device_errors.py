@@ -21,7 +21,7 @@ class ErrorWords:
     """The words of one program on one device, for one call at a time: whoever runs it holds `lock`."""
 
     def __init__(self, steps: Sequence[KernelCall], device: torch.device) -> None:
-        """`steps`: the launches that can fail, in the order of their words."""
+        """`steps`: the launches that can fail, in the order of their words; one more is for those that recheck."""
         self.lock = threading.Lock()
         self._steps = tuple(steps)
         self._device = device
@@ -54,7 +54,7 @@ class ErrorWords:
 
     def _made(self) -> tuple[Tensor, Tensor]:
         if self._words is None or self._seen is None:
-            count = ERROR_SPACING // 8 * len(self._steps)
+            count = ERROR_SPACING // 8 * (len(self._steps) + 1)
             self._words = torch.zeros(count, dtype=torch.int64, device=self._device)
             if self._device.type == "cuda":
                 self._seen = torch.zeros(count, dtype=torch.int64, pin_memory=True)
@@ -86,7 +86,7 @@ class ErrorWords:
         words, seen = self._made()
         if self._event is not None:
             self._event.synchronize()
-        found = seen.tolist()[:: ERROR_SPACING // 8]
+        found = seen.tolist()[:: ERROR_SPACING // 8][: len(self._steps)]
         if not any(found):
             return
         words.zero_()

@@ -169,9 +169,11 @@ class Actions:
         self, program: Program, kernels: Sequence[Kernel], device: torch.device, check: Callable[[Frame], None]
     ) -> None:
         """`kernels`: one per launch of the program, in order."""
-        self.failing = [s for s in flat(program.steps) if isinstance(s, KernelCall) and s.checks is not None]
-        """The launches that can fail, in the order of their error words."""
+        calls = [s for s in program.kernel_calls if s.checks is not None]
+        self.failing = [s for s in calls if not s.rechecks]
+        """The launches that can be the first to fail, in the order of their error words."""
         self._word = {id(s): ERROR_SPACING * k for k, s in enumerate(self.failing)}
+        self._spare_word = ERROR_SPACING * len(self.failing)
         self._given = {r.place.at for r in program.results if r.place.kind == "handle"}
         launches = zip(program.kernel_calls, kernels, strict=True)
         self._kernels = {id(step): kernel for step, kernel in launches}
@@ -220,7 +222,7 @@ class Actions:
         kernel = self._kernels[id(step)]
         if kernel.launch is not None:
             found.append(self._launch(step, kernel.launch))
-            self._unsure |= step.checks is not None
+            self._unsure |= id(step) in self._word
         else:
             assert kernel.on_tensors is not None
             found.append(_on_tensors(step, kernel.on_tensors, kernel.starts, self._device))
@@ -228,7 +230,7 @@ class Actions:
 
     def _launch(self, step: KernelCall, launch: Launch) -> Action:
         buffers, symbols = step.buffers, step.symbols
-        word = self._word.get(id(step))
+        word = None if step.checks is None else self._word.get(id(step), self._spare_word)
 
         known = self._known(buffers)
         results = step.buffers[step.reads :]

@@ -88,7 +88,7 @@ def refusal(program: Program, launches: Mapping[str, Launched]) -> str:
                 return f"{step.symbol} is no machine code"
             if unsure and any(b.place.kind == "argument" for b in step.buffers[step.reads :]):
                 return "it looks for errors before it writes arguments"
-            unsure |= step.checks is not None
+            unsure |= step.checks is not None and not step.rechecks
     return ""
 
 
@@ -189,7 +189,7 @@ class _DeviceSteps(Steps):
         super().__init__(frame)
         self._launches, self._processors = launches, processors
         calls = self._program.kernel_calls
-        failing = [s for s in calls if s.checks is not None]
+        failing = [s for s in calls if s.checks is not None and not s.rechecks]
         self._word = {id(s): ERROR_SPACING * k for k, s in enumerate(failing)}
         self._last_failing = id(failing[-1]) if failing else 0
         most = max((len(s.buffers) + 1 + len(s.symbols) for s in calls), default=1)
@@ -233,7 +233,8 @@ class _DeviceSteps(Steps):
             words = [f.cast("ptrtoint", frame.address(b), I64) for b in step.buffers]
             code = self._code(step, facts, words)
             if step.checks is not None:
-                words.append(frame.extra(ERRORS) + self._word[id(step)])
+                spare = ERROR_SPACING * len(self._word)
+                words.append(frame.extra(ERRORS) + self._word.get(id(step), spare))
             words += symbols.values()
             parameters = self._room(len(words), facts.maps) if facts.maps else self._parameters
             for k, word in enumerate(words):

@@ -59,6 +59,27 @@ class Buffer:
     place: Place | None = None
 
 
+@dataclass(frozen=True)
+class Access:
+    """The loads of each operand of a kernel, what writes each result, and in which walk over the row all that is."""
+
+    levels: Mapping[Operation, int]
+    loads: Mapping[SSAValue, list[kernel.LoadOp]]
+    sinks: Mapping[int, list[kernel.StoreOp | kernel.AccumulateOp]]
+
+    @staticmethod
+    def of(op: kernel.FusedOp) -> Access:
+        """Look at the body once."""
+        loads: dict[SSAValue, list[kernel.LoadOp]] = {}
+        sinks: dict[int, list[kernel.StoreOp | kernel.AccumulateOp]] = {}
+        for inner in op.block.ops:
+            if isinstance(inner, kernel.LoadOp):
+                loads.setdefault(op.inputs[cast(int, inner.operand.data)], []).append(inner)
+            elif isinstance(inner, kernel.StoreOp | kernel.AccumulateOp):
+                sinks.setdefault(cast(int, inner.result.data), []).append(inner)
+        return Access(kernel.levels(op), loads, sinks)
+
+
 class Lifetimes:
     """Steps of a function in order, and the buffers of its values."""
 
@@ -69,9 +90,10 @@ class Lifetimes:
         self.last_use: dict[SSAValue, int] = {}
         self.steps: dict[Operation, int] = {}
         self.ends: dict[Operation, int] = {}
-        self._levels: dict[Operation, Mapping[Operation, int]] = {}
+        self._access: dict[Operation, Access] = {}
         self._clock = 0
         returned = ir.operands_of(cast(Operation, func.body.block.last_op))
+        self._mutated = {v for v, r in zip(returned, self.signature.results, strict=True) if r.mutated is not None}
         self._saved = {v for v, r in zip(returned, self.signature.results, strict=True) if r.saved is not None}
         self._kept = {v for v, r in zip(returned, self.signature.results, strict=True) if r.saved is None}
         self.returns = Counter(returned)
@@ -114,8 +136,30 @@ class Lifetimes:
             alone = buffer is not None and all(self._dies_at(v, op) for v in buffer.values)
             if (
                 alone
-                and source not in _loaded(op)
+                and source not in self.access_of(op).loads
                 and kernel.strides_of(source) == kernel.strides_of(op.results[number])
+            ):
+                return buffer
+        return self._taken_over(op, number) if isinstance(op, kernel.FusedOp) else None
+
+    def _taken_over(self, op: kernel.FusedOp, number: int) -> Buffer | None:
+        """The buffer of an operand of the result's type that nobody reads afterwards, if the kernel can write over it.
+
+        Not for the new value of an argument: that is rather written over the argument itself.
+        """
+        result = op.results[number]
+        if result in self._mutated or op.initial_[number] is not None:
+            return None
+        for source in dict.fromkeys(op.inputs):
+            buffer = self.buffers.get(source)
+            if (
+                buffer is not None
+                and source.type == result.type
+                and kernel.strides_of(source) == kernel.strides_of(result)
+                and cast(Operation, source.owner).parent is op.parent
+                and not any(is_handle(v) or v.owner is op or not self._dies_at(v, op) for v in buffer.values)
+                and not any(v is not source and self.buffers.get(v) is buffer for v in op.inputs)
+                and _reads_where_it_writes(op, number, source, self.access_of(op))
             ):
                 return buffer
         return None
@@ -127,19 +171,15 @@ class Lifetimes:
         as_result = value in self._kept and any(v in self._saved for v in others)
         return as_result or (value in self._saved and any(v in self._kept for v in others))
 
-    def levels_of(self, op: kernel.FusedOp) -> Mapping[Operation, int]:
-        """`kernel.levels`, found once."""
-        found = self._levels.get(op)
+    def access_of(self, op: kernel.FusedOp) -> Access:
+        """What a kernel reads and writes, found once."""
+        found = self._access.get(op)
         if found is None:
-            found = self._levels[op] = kernel.levels(op)
+            found = self._access[op] = Access.of(op)
         return found
 
     def _dies_at(self, value: SSAValue, op: Operation) -> bool:
         return self.last_use.get(value, 0) <= self.ends[op]
-
-
-def _loaded(op: kernel.FusedOp) -> set[SSAValue]:
-    return {op.inputs[cast(int, o.operand.data)] for o in op.block.ops if isinstance(o, kernel.LoadOp)}
 
 
 def plan(func: FuncOp) -> None:
@@ -193,12 +233,18 @@ def _keeping_order(buffer: Buffer) -> int:
     return -buffer.nbytes if isinstance(buffer.nbytes, int) and is_small(buffer.nbytes) else -(1 << 62)
 
 
-def _is_handle(lives: Lifetimes, value: SSAValue) -> bool:
+def is_handle(value: SSAValue) -> bool:
     """Whether a library call makes the value's tensor itself."""
-    buffer, owner = lives.buffers.get(value), value.owner
-    while isinstance(owner, kernel.ReshapeOp) and lives.buffers.get(ir.operands_of(owner)[0]) is buffer:
-        owner = ir.operands_of(owner)[0].owner
+    owner = value.owner
     return isinstance(owner, kernel.ExternOp) and not cast(str, owner.symbol.data).startswith("prim.")
+
+
+def _is_handle(lives: Lifetimes, value: SSAValue) -> bool:
+    """Whether a library call makes the tensor whose memory a value has."""
+    buffer = lives.buffers.get(value)
+    while isinstance(value.owner, kernel.ReshapeOp) and lives.buffers.get(ir.operands_of(value.owner)[0]) is buffer:
+        value = ir.operands_of(value.owner)[0]
+    return is_handle(value)
 
 
 def _place_handles(lives: Lifetimes, first: int) -> None:
@@ -235,7 +281,7 @@ def _in_place(lives: Lifetimes, value: SSAValue, argument: int) -> bool:
         if other is not target and lives.last_use.get(other, -1) >= step:
             return False  # its place in the storage is not known here
     number = owner.results.index(value)  # pyright: ignore[reportArgumentType]
-    return _reads_where_it_writes(owner, number, target, lives.levels_of(owner))
+    return _reads_where_it_writes(owner, number, target, lives.access_of(owner))
 
 
 def _storage(func: FuncOp, signature: Signature) -> list[list[BlockArgument]]:
@@ -253,21 +299,22 @@ def _storage(func: FuncOp, signature: Signature) -> list[list[BlockArgument]]:
     return groups
 
 
-def _reads_where_it_writes(op: kernel.FusedOp, result: int, target: SSAValue, levels: Mapping[Operation, int]) -> bool:
-    stores = [o for o in op.block.ops if isinstance(o, kernel.StoreOp) and o.result.data == result]
-    if len(stores) != 1 or any(isinstance(o, kernel.AccumulateOp) and o.result.data == result for o in op.block.ops):
+def _reads_where_it_writes(op: kernel.FusedOp, result: int, target: SSAValue, access: Access) -> bool:
+    levels = access.levels
+    sinks = access.sinks.get(result, [])
+    if len(sinks) != 1 or not isinstance(sinks[0], kernel.StoreOp):
         return False
-    (store,) = stores
+    store = sinks[0]
     if store.kind is not None:
-        return op.inputs[cast(int, op.initial_[result])] is target and target not in _loaded(op)
+        return op.inputs[cast(int, op.initial_[result])] is target and target not in access.loads
     every = frozenset(d for d, s in enumerate(op.sizes_) if s != 1)
-    for load in op.block.ops:
-        if isinstance(load, kernel.LoadOp) and op.inputs[cast(int, load.operand.data)] is target:
-            covers = load.map.dims() == every or _once_per_point(op, load, every)
-            same = load.map is store.map and not load.index_values and covers
-            used = max((levels[use.operation] for use in load.y.uses), default=0)
-            if not same or _last_walk(op, load, levels) > levels[store] or used > levels[store]:
-                return False
+    for load in access.loads.get(target, []):
+        covers = load.map.dims() == every or _once_per_point(op, load, every)
+        same = load.map is store.map and not load.index_values and covers
+        reached = _reached(load)
+        last = max(levels[inner] for inner in reached)  # the last walk in which it may be executed again
+        if not same or store not in reached or last > levels[store]:
+            return False  # where the store waits for the load, nobody moves one past the other
     return True
 
 
@@ -288,13 +335,16 @@ def _once_per_point(op: kernel.FusedOp, load: kernel.LoadOp, every: frozenset[in
     return True
 
 
-def _last_walk(op: kernel.FusedOp, load: Operation, levels: Mapping[Operation, int]) -> int:
-    """The last walk in which a load may be executed: that of anything computed from it again."""
-    reached = {load}
-    last = levels[load]
-    for inner in op.block.ops:
-        if any(v.owner in reached for v in ir.operands_of(inner)):
-            last = max(last, levels[inner])
-            if not isinstance(inner, kernel.ReduceOp):
-                reached.add(inner)
-    return last
+def _reached(load: kernel.LoadOp) -> set[Operation]:
+    """A load, and what is computed from it without a reduction between."""
+    reached: set[Operation] = {load}
+    waiting: list[Operation] = [load]
+    while waiting:
+        for result in waiting.pop().results:
+            for use in result.uses:
+                user = use.operation
+                if user not in reached:
+                    reached.add(user)
+                    if not isinstance(user, kernel.ReduceOp):
+                        waiting.append(user)
+    return reached

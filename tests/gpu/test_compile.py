@@ -156,6 +156,55 @@ def test_graphs_read_what_is_there_now() -> None:
             assert (a.grad.double() - b.grad).norm() < 1e-4 * b.grad.norm()
 
 
+@pytest.mark.row("R1")
+def test_each_set_of_shapes_has_a_graph_and_its_memory_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ISTHMUS_LOGS", "cuda_graphs")
+    options = {"dynamic": True, "fullgraph": True, "mode": "reduce-overhead"}
+    function = isthmus.compile(lambda x, w: torch.softmax(x @ w, -1), **options)
+    w = torch.randn(64, 512, device=DEVICE)
+    for n in (300, 500, 300):
+        for _ in range(4):
+            x = torch.randn(n, 64, device=DEVICE)
+            torch.testing.assert_close(function(x, w), torch.softmax(x @ w, -1), rtol=1e-4, atol=1e-6)
+    told = capsys.readouterr().err
+    assert told.count("captured, ") >= 2 and "MiB held for replays" in told
+    monkeypatch.delenv("ISTHMUS_LOGS")
+
+
+@pytest.mark.row("R1")
+def test_what_cannot_be_captured_is_told_and_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ISTHMUS_LOGS", "cuda_graphs")
+    function = isthmus.compile(lambda x: torch.linalg.eigvalsh(x @ x.t()) + 1, fullgraph=True, mode="reduce-overhead")
+    x = torch.randn(8, 8, device=DEVICE)
+    for _ in range(4):
+        torch.testing.assert_close(function(x), torch.linalg.eigvalsh(x @ x.t()) + 1, rtol=1e-3, atol=1e-3)
+    told = capsys.readouterr().err
+    assert "captured, " in told or "runs without a graph" in told
+    monkeypatch.delenv("ISTHMUS_LOGS")
+
+
+def test_an_index_out_of_range_in_a_replayed_step_is_an_error_of_that_call() -> None:
+    table = nn.Embedding(50, 16, device=DEVICE)
+
+    def loss_of(m: nn.Module, i: Tensor) -> Tensor:
+        return m(i).square().sum()
+
+    step = isthmus.train_step(table, loss_of, torch.optim.SGD(table.parameters(), lr=1e-3))
+    good, bad = torch.arange(20, device=DEVICE), torch.full((20,), 50, device=DEVICE)
+    for _ in range(4):
+        step(good)
+    with pytest.raises(IndexError, match="index 50 is out of bounds for dimension 0 with size 50"):
+        step(bad)
+    before = table.weight.detach().clone()
+    want = before[good].square().sum()
+    torch.testing.assert_close(step(good), want)
+    assert not torch.equal(table.weight, before)
+
+
 def test_another_stream() -> None:
     function = isthmus.compile(lambda x: (x * 2).softmax(-1), fullgraph=True)
     x = torch.randn(2000, 1000, device=DEVICE)

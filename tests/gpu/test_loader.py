@@ -35,7 +35,7 @@ FILL = """
 
 
 def fill(arch: str, aligned: bool) -> Generated:
-    return Generated(FILL, LaunchFacts("fill", 1, Size.symbol("n"), 0, 16 if aligned else 1, ("n",)))
+    return Generated(lambda: FILL, LaunchFacts("fill", 1, Size.symbol("n"), 0, 16 if aligned else 1, ("n",)))
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_linked_code_is_kept_on_disk(loader: KernelLoader) -> None:
 
 
 def test_the_text_that_is_refused_is_named(loader: KernelLoader) -> None:
-    broken = Generated(FILL.replace("st.global", "st.nowhere"), LaunchFacts("fill", 1, 1, 0, 1))
+    broken = Generated(lambda: FILL.replace("st.global", "st.nowhere"), LaunchFacts("fill", 1, 1, 0, 1))
     with pytest.raises((CompileError, RuntimeError), match=r"st\.nowhere|PTX|ptx"):
         loader.load({"broken": lambda arch, aligned: broken})
 

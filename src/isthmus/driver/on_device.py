@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -15,10 +15,11 @@ from isthmus.codegen import nvptx
 from isthmus.codegen.cpu.frame import Tensors
 from isthmus.codegen.cpu.read_program import kernels_of, read_program
 from isthmus.codegen.nvptx import host_program
+from isthmus.codegen.nvptx.rechecks import rechecks
 from isthmus.diagnostics import CompileError, UnsupportedError
 from isthmus.dialects import kernel
 from isthmus.dialects.native_facts import NativeFacts
-from isthmus.dialects.program import Program
+from isthmus.dialects.program import KernelCall, Program
 from isthmus.driver.artifacts import Record, log
 from isthmus.runtime import library
 from isthmus.runtime.cuda_driver import Driver, driver
@@ -48,9 +49,9 @@ def make_on_device(
     """
     register()
     saved_at = dict(forward.saved_at) if forward else None
-    program = read_program(func, schema_of=library.schema_of, saved_at=saved_at)
+    program = _with_rechecks(read_program(func, schema_of=library.schema_of, saved_at=saved_at), func)
     loader = KernelLoader(with_driver or driver(), device.index or 0, use_cache=use_cache)
-    generators = {name: _generator(op) for name, op in kernels_of(func).items()}
+    generators = {name: _generator(op) for name, op in _loop_nests(func).items()}
     record.stage("emit", "llvm", lambda: _text(func, loader.arch))
     loaded = loader.load(generators)
     ops = [op for op in kernel.launches(func) if isinstance(op, kernel.LoopNest)]
@@ -63,6 +64,15 @@ def make_on_device(
     record.stage("compile", "asm", lambda: _ptx(func, loader.arch))
     log("fallbacks", lambda: "\n".join(f"{name}: {why}" for name, why in made.fallbacks) or "none", record.graph)
     return made
+
+
+def _with_rechecks(program: Program, func: FuncOp) -> Program:
+    """Note the kernels that can fail only after others: nobody has to wait for them."""
+    ops = [op for op in kernel.launches(func) if isinstance(op, kernel.LoopNest)]
+    again = rechecks([op for op in ops if op.parent is func.body.block])
+    marked = {id(step) for op, step in zip(ops, program.kernel_calls, strict=True) if op in again}
+    steps = [replace(s, rechecks=True) if isinstance(s, KernelCall) and id(s) in marked else s for s in program.steps]
+    return replace(program, steps=tuple(steps))
 
 
 def native_of(
@@ -91,11 +101,11 @@ def _generator(op: kernel.LoopNest) -> Generate:
     def generate(arch: str, aligned: bool) -> Generated:
         if (op.threads if isinstance(op, kernel.FusedOp) else op.tile) is None:
             raise UnsupportedError("has no schedule for a GPU", op=op.name)
-        module = nvptx.emit([op], arch, aligned=aligned)
-        (made,) = module.kernels.values()
+        text, kernels = nvptx.llvm_text([op], arch, aligned=aligned)
+        (made,) = kernels.values()
         launch = (made.entry, made.block, made.grid, made.shared_bytes, made.alignment, made.symbols)
         facts = LaunchFacts(*launch, maps=made.maps, resident=made.resident)
-        return Generated(module.ptx, facts)
+        return Generated(lambda: nvptx.ptx(text, arch), facts)
 
     return generate
 
@@ -135,9 +145,14 @@ class _Interpreted:
         return cast("Sequence[Tensor]", fused(self.op, operands, _Sizes(sizes)))
 
 
+def _loop_nests(func: FuncOp) -> dict[str, kernel.LoopNest]:
+    """One kernel per name; no other kind of kernel is made for a GPU."""
+    return {name: op for name, op in kernels_of(func).items() if isinstance(op, kernel.LoopNest)}
+
+
 def _text(func: FuncOp, arch: str) -> str:
     texts: list[str] = []
-    for op in kernels_of(func).values():
+    for op in _loop_nests(func).values():
         try:
             texts.append(nvptx.llvm_text([op], arch)[0])
         except CompileError as error:
@@ -147,9 +162,9 @@ def _text(func: FuncOp, arch: str) -> str:
 
 def _ptx(func: FuncOp, arch: str) -> str:
     texts: list[str] = []
-    for op in kernels_of(func).values():
+    for op in _loop_nests(func).values():
         try:
-            texts.append(_generator(op)(arch, True).ptx)
+            texts.append(_generator(op)(arch, True).ptx())
         except CompileError as error:
             texts.append(f"// {error}")
     return "\n".join(texts)

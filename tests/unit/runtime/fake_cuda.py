@@ -141,7 +141,7 @@ def generators(func: FuncOp, driver: FakeDriver) -> dict[str, Generate]:
             arch: str, aligned: bool, name: str = name, grid: Dim = grid, symbols: tuple[str, ...] = symbols
         ) -> Generated:
             text = f"{name} aligned" if aligned else name
-            return Generated(text, LaunchFacts(name, 1, grid, 0, 16 if aligned else 1, symbols))
+            return Generated(lambda: text, LaunchFacts(name, 1, grid, 0, 16 if aligned else 1, symbols))
 
         found[name] = generate
     return found

@@ -45,3 +45,27 @@ func.func @small_saved(%x: tensor<3xf32>, %z: tensor<10xf32>) -> (tensor<3xf32> 
   %b = prim.exp %z : tensor<10xf32>
   func.return %a, %b : tensor<3xf32>, tensor<10xf32>
 }
+
+// A kernel writes over an operand that nobody reads any more, where each point reads its own element alone.
+// CHECK-LABEL: @takes_over
+// CHECK-SAME:  isthmus.temporary_bytes = #isthmus.lit<16384>
+// CHECK:       kernel.extern %{{.*}} places = {{\[\[}}"temporary", 0]]
+// CHECK:       kernel.fused {{.*}} places = {{\[\[}}"temporary", 0]]
+// CHECK:       kernel.extern %{{.*}} places = {{\[\[}}"output", 0]]
+func.func @takes_over(%x: tensor<64x64xf32>) -> tensor<64x64xf32> {
+  %a = prim.dot %x, %x {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<64x64xf32>
+  %e = prim.exp %a : tensor<64x64xf32>
+  %d = prim.dot %e, %x {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<64x64xf32>
+  func.return %d : tensor<64x64xf32>
+}
+
+// Not where another element is read.
+// CHECK-LABEL: @transposed
+// CHECK-SAME:  isthmus.temporary_bytes = #isthmus.lit<32768>
+func.func @transposed(%x: tensor<64x64xf32>) -> tensor<64x64xf32> {
+  %a = prim.dot %x, %x {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<64x64xf32>
+  %t = prim.transpose %a {perm = [1, 0]} : tensor<64x64xf32>
+  %e = prim.add %a, %t : tensor<64x64xf32>
+  %d = prim.dot %e, %x {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<64x64xf32>
+  func.return %d : tensor<64x64xf32>
+}
