@@ -15,7 +15,7 @@ from xdsl.ir import SSAValue
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter, PrimOp
-from isthmus.dialects.prim.emitter import python_number
+from isthmus.dialects.prim.maker import python_number
 from isthmus.ir import LiteralValue
 
 Number = bool | int | float

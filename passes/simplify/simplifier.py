@@ -58,7 +58,7 @@ class Simplifier(Emitter):
         if not issubclass(cls, prim.ElementwiseOp):
             return None
         own = {k: v for k, v in literals.items() if k != "result"}
-        return movement.below_broadcasts(self, operands, lambda inner: self._one(cls, *inner, **own))
+        return movement.below_broadcasts(self, operands, lambda inner: self.one(cls, *inner, **own))
 
     def copy(self, op: PrimOp, operands: Sequence[SSAValue]) -> tuple[SSAValue, ...]:
         """Make an op like `op` on other operands, simplified; what has no elements needs no op."""
