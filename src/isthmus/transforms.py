@@ -75,7 +75,7 @@ def _apart(theirs: Function, ours: Function, function: Function, settings: tuple
 
 def compiled(function: Function) -> Function:
     """Compile by direct tracing, with ordinary options."""
-    return compile_in(Session(Options()), function, "trace")[0]
+    return compile_in(Session(Options(), warm=True), function, "trace")[0]
 
 
 _KEPT: WeakKeyDictionary[Any, dict[Any, Function]] = WeakKeyDictionary()

@@ -81,7 +81,7 @@ def compile(
     chosen = Options(backend=backend, fullgraph=fullgraph, dynamic=dynamic).with_settings(mode, options)
     if disable:
         return model
-    compiled, _ = compile_in(Session(chosen), model, capture)
+    compiled, _ = compile_in(Session(chosen, warm=True), model, capture)
     return compiled
 
 
@@ -116,7 +116,7 @@ def dynamo_backend(
     options: Mapping[str, object] | None = None,
 ) -> Callable[..., Sequence[object]]:
     """What `torch.compile(f, backend="isthmus")` calls with each graph."""
-    session = Session(Options().with_settings(mode, options))
+    session = Session(Options().with_settings(mode, options), warm=True)
     return DynamoBackend(session.compile_captured)(graph, example_inputs)
 
 

@@ -114,7 +114,8 @@ def compiler(name: str) -> Compiler:
         raise ValueError(f"compiler {name!r} is none of {', '.join(map(repr, BUILT_IN))}")
 
     def built_in(module: ModuleOp, examples: Sequence[Example]) -> Executable:
-        from isthmus.driver.lowering import Lowering, Record
+        from isthmus.driver.artifacts import Record
+        from isthmus.driver.lowering import Lowering
         from isthmus.driver.options import Options
 
         return Lowering(Options(backend=name), Record()).built_in(module, function_of(module).sym_name.data)

@@ -1,4 +1,4 @@
-"""From a captured program to something that runs: the passes of each stage, and a tape node that compiles on demand.
+"""From a captured program to machine code: the passes of each stage.
 
 captured aten --functionalize, decompose--> prim @main --differentiate, simplify--> @joint --partition-->
 @forward, @backward, each lowered when it is first called.
@@ -6,41 +6,37 @@ captured aten --functionalize, decompose--> prim @main --differentiate, simplify
 
 from __future__ import annotations
 
-import gc
-import threading
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
-from torch import Tensor
-from xdsl.dialects.builtin import FunctionType, ModuleOp, StringAttr
-from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 
 from isthmus import ir
 from isthmus.diagnostics import CompileError, RefusedError, UnsupportedError
 from isthmus.dialects import new_context
-from isthmus.dialects.signature import Result, Signature
+from isthmus.dialects.signature import Signature
+from isthmus.driver.after_gradients import STAGE as AFTER_GRADIENTS
+from isthmus.driver.after_gradients import rewrite_after_gradients
 from isthmus.driver.artifacts import Record, log
 from isthmus.driver.compilers import Compiler, compiled_by
-from isthmus.driver.conventions import convention_of, require_known_sizes, returned
+from isthmus.driver.conventions import convention_of, require_known_sizes
 from isthmus.driver.derivatives import LibraryCalls
 from isthmus.driver.draws import Draw, draws_of, require_same_draws
+from isthmus.driver.executables import compiling
+from isthmus.driver.halves import Halves, explain_cut, only
 from isthmus.driver.metadata import Metadata, metadata_of
-from isthmus.driver.native import for_host, make_native
+from isthmus.driver.native import Keep, for_host, make_native
 from isthmus.driver.options import Options
-from isthmus.driver.progress import PROGRESS
 from isthmus.driver.reproduce import Trail
 from isthmus.driver.rules import Applied, apply_rules, registered
 from isthmus.driver.verify import Verifier
-from isthmus.passes.autodiff.differentiate import ZERO, following_tangents
-from isthmus.passes.partition.explain import Explanation, explain_partition
 from isthmus.passes.partition.partition import cut
-from isthmus.passes.pipelines import cpu_kernels, gpu_kernels, parse_pass, pass_text, run_passes
-from isthmus.runtime.autograd import TapeNode
+from isthmus.passes.pipelines import cpu_kernels, gpu_kernels, parse_pass, pass_text
 from isthmus.runtime.call import NativeProgram
-from isthmus.runtime.convention import Executable, Value
+from isthmus.runtime.convention import Convention, Executable
 from isthmus.runtime.interpret import interpreted
 from isthmus.runtime.interpret_on import OnDevice
 
@@ -82,13 +78,12 @@ class Lowering:
         self.record.restart()
         self.run(module, "functionalize", "functional")
         require_known_sizes(ir.function(module, "main"))
-        if registered():
+        if registered("pre-grad"):
             self.applied = apply_rules(module, self.hints)
             self._trail = Trail(module.clone())
             self.record.stage("user rules", "functional", module)
         log("rewrites", self.applied.table, self.record.graph)
-        random = "library" if self.options.fallback_random else "philox"
-        self.run(module, f"decompose{{to=prim table={self.options.decompositions} random={random}}}", None)
+        self.run(module, f"decompose{{to=prim table={self.options.decompositions} random={self._draws}}}", None)
         on_cpu = self.device.type == "cpu"  # elsewhere float32 has no kernel for attention as a whole
         self.run(module, "vectorize", None if on_cpu else "prim")
         if on_cpu:
@@ -96,78 +91,77 @@ class Lowering:
         self.stages["prim"] = module
         return module
 
-    def node(self, prim: ModuleOp, level: int = 0, draws: tuple[Draw, ...] | None = None) -> TapeNode:
-        """Make the tape node of a prim module's @main; its derivative's node is made when it is asked for.
+    def halves(self, prim: ModuleOp, level: int = 0, draws: tuple[Draw, ...] | None = None) -> Halves | None:
+        """Differentiate a prim module's @main and cut it in two; None where no gradient is asked for.
 
-        `draws`: what the program that it is a derivative of draws from torch's generators.
+        `draws`: what the program that it is a derivative of (at a level above 0) draws from torch's generators.
         """
-        signature = Signature.of(ir.function(prim, "main"))
-        wanted = any(a.wants_gradient for a in signature.arguments)
-        forward_name = "forward" if level == 0 else f"forward of order {level + 1}"
-        if not wanted:
-            return self._inference_node(prim)
+        if not any(a.wants_gradient for a in Signature.of(ir.function(prim, "main")).arguments):
+            return None
         joint = self.start(prim)
         self.run(joint, "differentiate", None)
         self.run(joint, "simplify", "joint")
         if not Signature.of(ir.function(joint, "joint")).tangents:
-            return self._inference_node(prim)
-        self._note_boundary(prim, joint)
-        halves = self.start(joint)
-        self.run(halves, "end-differentiation", None)
+            return None
+        self.boundary(prim, joint)
+        whole = self.start(joint)
+        self.run(whole, "end-differentiation", None)
         strategy, budget = self.options.cut
         if self.options.partition is None:
-            self.run(halves, f"partition{{strategy={strategy} budget={budget}}}", None)
+            self.run(whole, f"partition{{strategy={strategy} budget={budget}}}", None)
         else:
-            cut(halves, choose=self.options.partition)
-        forward, backward = only(halves, "forward"), only(halves, "backward")
+            cut(whole, choose=self.options.partition)
+        self._rewrite_after_gradients(whole)
+        forward, backward = only(whole, "forward"), only(whole, "backward")
         if draws is not None:
             require_same_draws(draws, forward, backward)
-        drawn = draws_of(forward)
-        self.record.stage(forward_name, "forward", forward)
-        self.record.stage(forward_name.replace("forward", "backward"), "backward", backward)
-        for name, stage in (("joint", joint), ("forward", forward), ("backward", backward)):
-            self.stages.setdefault(name, stage)
+        name = "forward" if level == 0 else f"forward of order {level + 1}"
+        self.record.stage(name, "forward", forward)
+        self.record.stage(name.replace("forward", "backward"), "backward", backward)
+        for stage, module in (("joint", joint), ("forward", forward), ("backward", backward)):
+            self.stages.setdefault(stage, module)
         log("saved", lambda: explain_cut(joint, self.options).table(), self.record.graph)
         convention = convention_of(ir.function(forward, "forward"), ir.function(backward, "backward"))
-        directions = ("forward", "backward") if level == 0 else ("backward", "backward")
-        run_forward, make_backward = self._pair(forward, backward, directions)
-        return TapeNode(
-            convention,
-            run_forward,
-            make_backward,
-            make_derivative=lambda: self.node(gradient_function(joint), level + 1, drawn),
-            inference=Lazily(lambda: self._inference(prim)),
-            higher_order=self.options.higher_order,
-            draws=bool(drawn),
-            name=f"Compiled{self.record.name.title().replace('_', '')}",
-        )
+        return Halves(prim, joint, forward, backward, convention, draws_of(forward))
 
-    def _note_boundary(self, prim: ModuleOp, joint: ModuleOp | None = None) -> None:
-        """Keep and show the record of the program itself (not of its derivatives)."""
+    def _rewrite_after_gradients(self, module: ModuleOp) -> None:
+        """Apply the user's rules that act on what gradients have left."""
+        if not registered(AFTER_GRADIENTS):
+            return
+        used = rewrite_after_gradients(module, self.hints, self._draws)
+        for rule, count in used.items():
+            self.applied.counts[rule] = self.applied.counts.get(rule, 0) + count
+        self._trail = Trail(module.clone())
+        self.record.stage("user rules after gradients", None, module)
+        log("rewrites", self.applied.table, self.record.graph)
+
+    @property
+    def _draws(self) -> str:
+        """Where random numbers come from, as `decompose` takes it."""
+        return "library" if self.options.fallback_random else "philox"
+
+    def boundary(self, prim: ModuleOp, joint: ModuleOp | None = None) -> Convention:
+        """Keep and show the record of the program itself (not of its derivatives); give its calling convention."""
+        main = ir.function(prim, "main")
         if self.metadata is None:
-            pair = None if joint is None else ir.function(joint, "joint")
-            self.metadata = metadata_of(ir.function(prim, "main"), pair)
+            self.metadata = metadata_of(main, None if joint is None else ir.function(joint, "joint"))
             log("metadata", self.metadata.table, self.record.graph)
+        return convention_of(main)
 
-    def _pair(
-        self, forward: ModuleOp, backward: ModuleOp, directions: tuple[str, str]
-    ) -> tuple[Executable, Callable[[], Executable]]:
-        """Make a forward callable, and what makes its backward callable; made by one built-in they share memory."""
-        first, second = (self.options.compiler(d) for d in directions)
-        run_forward = self.executable(forward, "forward", first)
-        if first == second and isinstance(first, str):
-            return run_forward, lambda: self.built_in(backward, "backward", run_forward, backend=first)
-        return Plain(run_forward), lambda: Plain(self.executable(backward, "backward", second))
-
-    def executable(self, module: ModuleOp, name: str, compiler: Compiler | str) -> Executable:
+    def executable(self, module: ModuleOp, name: str, compiler: Compiler | str, keep: Keep | None = None) -> Executable:
         """Make a function at prim level callable by a built-in compiler or by the user's."""
         if isinstance(compiler, str):
-            return self.built_in(module, name, backend=compiler)
+            return self.built_in(module, name, backend=compiler, keep=keep)
         with compiling():
             return compiled_by(compiler, module, self.hints)
 
     def built_in(
-        self, module: ModuleOp, name: str, forward: Executable | None = None, backend: str | None = None
+        self,
+        module: ModuleOp,
+        name: str,
+        forward: Executable | None = None,
+        backend: str | None = None,
+        keep: Keep | None = None,
     ) -> Executable:
         """Make a function at prim level callable: interpreted, or as machine code; a backward names its forward."""
         with compiling():
@@ -177,17 +171,17 @@ class Lowering:
             module = self.start(module)
             self.record.restart()
             on_cpu = self.device.type == "cpu"
-            pipeline = cpu_kernels(self.options.contractions) if on_cpu else gpu_kernels()
+            pipeline = (cpu_kernels if on_cpu else gpu_kernels)(self.options.contractions)
             for text in map(for_host, pipeline):
                 self.run(module, text, "kernels" if text == pipeline[-1] else None)
             self.kernels[name] = module
-            return self._code(ir.function(module, name), forward)
+            return self._code(ir.function(module, name), forward, keep)
 
-    def _code(self, func: FuncOp, forward: Executable | None) -> Executable:
+    def _code(self, func: FuncOp, forward: Executable | None, keep: Keep | None) -> Executable:
         """Make machine code of a planned function for the program's device."""
         if self.device.type == "cpu":
             known = forward if isinstance(forward, NativeProgram) else None
-            return make_native(func, self.record, forward=known, use_cache=self.options.cache)
+            return make_native(func, self.record, forward=known, use_cache=self.options.cache, keep=keep)
         from isthmus.driver.on_device import make_on_device
         from isthmus.runtime.cuda_graph import GraphedProgram
         from isthmus.runtime.device_program import DeviceProgram
@@ -200,18 +194,17 @@ class Lowering:
             return made
         return GraphedProgram(made, lambda text: log("cuda_graphs", text, self.record.graph))
 
-    def _inference_node(self, prim: ModuleOp) -> TapeNode:
-        function = ir.function(prim, "main")
-        self._note_boundary(prim)
-        return TapeNode(convention_of(function), self._inference(prim))
-
-    def _inference(self, prim: ModuleOp) -> Executable:
+    def inference(self, prim: ModuleOp, keep: Keep | None = None) -> Executable:
+        """Make a prim module's @main callable, without a derivative."""
         alone = self.start(prim)
         self.record.restart()
         self.run(alone, "end-differentiation", None)
         self.run(alone, "simplify", None)
+        if self.options.fold_into_conv:
+            self.run(alone, "fold-into-conv", None)
+        self._rewrite_after_gradients(alone)
         self.record.stage("forward without gradients", "forward", alone)
-        return self.executable(alone, "main", self.options.compiler("forward"))
+        return self.executable(alone, "main", self.options.compiler("forward"), keep)
 
     def run(self, module: ModuleOp, text: str, artifact: str | None) -> None:
         """Run one pass, show the result to whoever asked. PassFailure names the pass that fails and keeps the IR."""
@@ -238,107 +231,3 @@ class Lowering:
         if self.verifier is not None:
             self.verifier.note(pass_text(current), module)
         self.record.stage(current.name, artifact, module)
-
-
-_COMPILING = threading.RLock()
-
-
-@contextmanager
-def compiling() -> Generator[None]:
-    """Hold the compiler's lock, show progress, pause the cyclic garbage collector: IR is cyclic and young meanwhile."""
-    with _COMPILING, PROGRESS.showing():
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if was_enabled:
-                gc.enable()
-
-
-class Plain:
-    """An executable whose saved values are tensors of their own, whatever it could do besides."""
-
-    def __init__(self, run: Executable) -> None:
-        self._run = run
-        self.fresh = bool(getattr(run, "fresh", False))
-        self.native = bool(getattr(run, "native", False))
-
-    def __call__(self, arguments: list[Value], /) -> list[Tensor]:
-        """Run."""
-        return self._run(arguments)
-
-
-class Lazily:
-    """An executable that is compiled when it is first called."""
-
-    def __init__(self, make: Callable[[], Executable]) -> None:
-        self._make = make
-        self._made: Executable | None = None
-        self._lock = threading.RLock()
-
-    def _now(self) -> Executable:
-        if self._made is None:
-            with self._lock:
-                self._made = self._made or self._make()
-        return self._made
-
-    @property
-    def native(self) -> bool:
-        """Whether the call is one native call."""
-        return bool(getattr(self._now(), "native", False))
-
-    @property
-    def fresh(self) -> bool:
-        """Whether results share no storage."""
-        return bool(getattr(self._now(), "fresh", False))
-
-    def __call__(self, arguments: list[Value], /) -> list[Tensor]:
-        """Compile at the first call, then run."""
-        return self._now()(arguments)
-
-
-def only(module: ModuleOp, name: str) -> ModuleOp:
-    """Give a new module with a copy of one function and the module's attributes."""
-    return ModuleOp([ir.function(module, name).clone()], dict(module.attributes))
-
-
-def explain_cut(joint: ModuleOp, options: Options) -> Explanation:
-    """Say what the partition of a joint program keeps, and why."""
-    ended = joint.clone()
-    run_passes(new_context(), ended, ["end-differentiation"])
-    return explain_partition(ir.function(ended, "joint"), *options.cut, options.partition)
-
-
-def gradient_function(joint: ModuleOp) -> ModuleOp:
-    """Give @main whose results are the gradients of @joint and whose primals are its primals and tangents.
-
-    What order n computes as gradients, order n + 1 differentiates.
-    """
-    module = only(joint, "joint")
-    func = ir.function(module, "joint")
-    signature = Signature.of(func)
-    wanted = signature.gradients
-    order = sorted(wanted)
-    arguments = tuple(
-        replace(a, primal=True, tangent=None, wants_gradient=a.tangent is not None or i in wanted)
-        if a.primal or a.tangent is not None
-        else a
-        for i, a in enumerate(signature.arguments)
-    )
-    values = returned(func)
-    terminator = func.body.block.last_op
-    assert terminator is not None
-    terminator.detach()
-    terminator.erase()
-    zero = [ZERO in signature.results[wanted[i]].extra for i in order]
-    tangents = [func.body.block.args[k] for k in signature.tangents.values()]
-    kept = following_tangents(func.body.block, [values[wanted[i]] for i in order], zero, tangents)
-    func.body.block.add_op(ReturnOp(*kept))
-    types = [v.type for v in kept]
-    func.function_type = FunctionType.from_lists([a.type for a in func.body.block.args], types)
-    func.properties["sym_name"] = StringAttr("main")
-    outputs = tuple(("value", k, ()) for k in range(len(kept)))
-    Signature(arguments, tuple(Result(output=True) for _ in kept), outputs).attach(func)
-    ir.erase_unused(func.body.block, lambda op: isinstance(op, ReturnOp))
-    return module

@@ -12,6 +12,7 @@ from isthmus.codegen.cpu.program import program_text
 from isthmus.codegen.cpu.read_program import kernels_of, read_program
 from isthmus.codegen.llvm_text import Module
 from isthmus.dialects import kernel
+from isthmus.dialects.program import Program
 from isthmus.dialects.target import Target
 from isthmus.driver.artifacts import Record
 from isthmus.runtime import cpu, library
@@ -19,9 +20,17 @@ from isthmus.runtime.build import build
 from isthmus.runtime.call import NativeProgram
 from isthmus.runtime.layout import native_facts
 
+Keep = Callable[[Program, str], None]
+"""Leaves a program and its text on disk, once its kernels are there."""
+
 
 def make_native(
-    func: FuncOp, record: Record, *, forward: NativeProgram | None = None, use_cache: bool = True
+    func: FuncOp,
+    record: Record,
+    *,
+    forward: NativeProgram | None = None,
+    use_cache: bool = True,
+    keep: Keep | None = None,
 ) -> NativeProgram:
     """Compile a planned kernel-level function; a backward reads what is saved from the arena of its `forward`."""
     target = cpu.host_target()
@@ -34,6 +43,8 @@ def make_native(
     shared = [item for k in kernels.values() for item in shared_functions(k, target).items()]
     more = {name: partial(function_text, write, target) for name, write in shared}
     made = build(program, text, {**texts, **more}, target, use_cache=use_cache)
+    if keep is not None:
+        keep(program, text)
     record.stage("compile", "asm", lambda: assembly_text(kernels.values(), target))
     return made
 
@@ -44,7 +55,7 @@ def for_host(text: str) -> str:
     return f"schedule{{tile_bits={host.vector_bits} cores={host.cores}}}" if text == "schedule" else text
 
 
-def kernel_text(op: kernel.LoopNest, target: Target) -> str:
+def kernel_text(op: kernel.Kernel, target: Target) -> str:
     """Give the LLVM text of one kernel, without what it shares with others."""
     return function_text(lambda module: emit_kernel(module, op, target, alone=True), target)
 
@@ -56,6 +67,6 @@ def function_text(write: Callable[[Module], object], target: Target) -> str:
     return str(module)
 
 
-def assembly_text(kernels: Iterable[kernel.LoopNest], target: Target) -> str:
+def assembly_text(kernels: Iterable[kernel.Kernel], target: Target) -> str:
     """Give the machine code of kernels as assembly."""
     return "\n".join(cpu.assembly(kernel_text(k, target), target) for k in kernels)

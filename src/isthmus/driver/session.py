@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
@@ -15,7 +15,10 @@ from isthmus.dialects.signature import Signature
 from isthmus.driver.artifacts import Record, log
 from isthmus.driver.conventions import convention_of
 from isthmus.driver.derivatives import LibraryCalls
-from isthmus.driver.lowering import Lowering, compiling
+from isthmus.driver.executables import compiling
+from isthmus.driver.kept import kept_of
+from isthmus.driver.lowering import Lowering
+from isthmus.driver.nodes import Nodes
 from isthmus.driver.options import Options
 from isthmus.driver.verify import Verifier
 from isthmus.frontend.captured import Captured, Compiled
@@ -51,14 +54,18 @@ class Program:
 
 @dataclass
 class Session:
-    """Compiles what the frontend captures. `programs` lists the results in order."""
+    """Compiles what the frontend captures. `programs` lists the results in order.
+
+    With `warm` programs that an earlier process left on disk run without any pass; else their passes can be looked at.
+    """
 
     options: Options = field(default_factory=Options)
+    warm: bool = False
     programs: list[Program] = field(default_factory=list[Program])
 
     def __reduce__(self) -> tuple[object, ...]:
         """A copy has the options and compiles for itself."""
-        return Session, (self.options,)
+        return Session, (self.options, self.warm)
 
     def compile_captured(self, captured: Captured) -> Compiled:
         """Lower a captured program down to the first call; the backward waits for its first use."""
@@ -75,11 +82,10 @@ class Session:
                 return _captured_only(captured)
             if self.options.verify == "each-pass":
                 lowering.verifier = Verifier()
-            lowered = lowering.to_prim(captured.module)
-            if not torch.is_grad_enabled():
-                without_gradients(lowered)
-            program.node = lowering.node(lowered)
-        log("fallbacks", lambda: fallbacks_table(lowered), record.graph)
+            kept = kept_of(captured, self.options) if self.warm else None
+            nodes = Nodes(lowering, captured.module, with_gradients=torch.is_grad_enabled(), kept=kept)
+            program.node = nodes.program()
+        log("fallbacks", lambda: fallbacks_table(lowering.stages["prim"]), record.graph)
         log("times", lambda: times_table(record), record.graph)
         return _call(program.node, captured, lowering.verifier)
 
@@ -132,14 +138,6 @@ def captured_hints(module: ModuleOp) -> dict[str, int]:
     """Give the example values of the size symbols of a captured module."""
     found = module.attributes.get(aten.HINTS)
     return dict(cast(tuple[tuple[str, int], ...], found.data)) if isinstance(found, ir.Literal) else {}
-
-
-def without_gradients(module: ModuleOp) -> None:
-    """Drop the wish for gradients: the program was captured where none are recorded."""
-    func = ir.function(module, "main")
-    signature = Signature.of(func)
-    arguments = tuple(replace(a, wants_gradient=False) for a in signature.arguments)
-    replace(signature, arguments=arguments).attach(func)
 
 
 def fallbacks_table(prim_module: ModuleOp) -> str:

@@ -1,0 +1,131 @@
+"""Whole programs on disk: what an earlier process compiled of the same captured program runs without any pass.
+
+The key is taken on the captured program and says everything that its code depends on. What it cannot say (Python code
+that passes would call: registered rules, compilers and partitions of the user's own, custom operators) is not kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import cast
+
+import torch
+import torch.library
+import xdsl
+from xdsl.dialects.builtin import ModuleOp
+
+from isthmus import diagnostics, ir
+from isthmus.dialects import aten
+from isthmus.dialects.program import Program
+from isthmus.driver.fingerprint import fingerprint
+from isthmus.driver.halves import Halves
+from isthmus.driver.options import Options
+from isthmus.driver.rules import registered
+from isthmus.frontend.captured import Captured
+from isthmus.runtime import cache, cpu
+from isthmus.runtime.build import store, stored
+from isthmus.runtime.call import NativeProgram
+from isthmus.runtime.convention import Convention
+from isthmus.runtime.layout import native_facts
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What the tape node of a program needs beside the code of its directions."""
+
+    convention: Convention
+    trains: bool
+    """Whether there is a backward."""
+    draws: bool = False
+    """Whether the forward draws from torch's generators."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The entries of one captured program: `forward` with its outline, `backward`, `inference`."""
+
+    key: str
+
+    def load(self, direction: str) -> tuple[NativeProgram, Outline | None] | None:
+        """Give a direction and its outline, where an earlier compilation left it."""
+        found = stored(f"{self.key} {direction}", cpu.host_target())
+        return None if found is None else (found[0], cast("Outline | None", found[1]))
+
+    def keep(self, direction: str, program: Program, text: str, outline: Outline | None = None) -> None:
+        """Leave a direction for later processes."""
+        store(f"{self.key} {direction}", program, text, cpu.host_target(), outline)
+
+
+def kept_of(captured: Captured, options: Options) -> Kept | None:
+    """Give where a captured program is kept; None where its key would not say all that its code depends on."""
+    plain = (
+        options.cache
+        and options.backend == "native"
+        and options.verify == "none"
+        and captured.device.type == "cpu"
+        and not (options.forward_compiler or options.backward_compiler or options.partition)
+        and not (os.environ.get("ISTHMUS_LOGS") or os.environ.get("ISTHMUS_DUMP"))  # they show passes
+    )
+    if not plain or registered() or not _is_torchs_own(captured.module):
+        return None
+    chosen = [f"{f.name}={getattr(options, f.name)!r}" for f in fields(options)]
+    return Kept(cache.digest(fingerprint(captured.module), *chosen, *_surroundings(), compiler_version()))
+
+
+def _is_torchs_own(module: ModuleOp) -> bool:
+    """Whether every operator is torch's, and torch's alone say what it means and what its derivative is."""
+    if any(name.startswith("aten/") for name in torch.library._impls - _IMPLEMENTED):  # pyright: ignore
+        return False
+    return not any("::" in op.overload for op in module.walk() if isinstance(op, aten.CallOp))
+
+
+_IMPLEMENTED = frozenset(torch.library._impls)  # pyright: ignore[reportPrivateUsage]
+"""What torch itself implements in Python."""
+
+
+def _surroundings() -> tuple[str, ...]:
+    """State of torch and of the machine beside the program that traced derivatives, schedules or code depend on."""
+    sdp = torch.backends.cuda
+    state = (
+        torch.is_grad_enabled(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.mkldnn.enabled,  # pyright: ignore[reportAttributeAccessIssue]
+        sdp.flash_sdp_enabled(),
+        sdp.mem_efficient_sdp_enabled(),
+        sdp.math_sdp_enabled(),
+    )
+    return (*map(str, state), repr(cpu.host_target()), repr(native_facts()))
+
+
+@functools.cache
+def compiler_version() -> str:
+    """A digest of the compiler's whole source, of its Python and of the torch that it asks for derivatives."""
+    package = Path(diagnostics.__file__).parent
+    parts: list[str | bytes] = [sys.version, str(torch.version.git_version), str(xdsl.__version__)]
+    for path in sorted(_sources(package)):
+        parts += [str(path.relative_to(package)), path.read_bytes()]
+    return cache.digest(*parts)
+
+
+def _sources(package: Path) -> list[Path]:
+    """Every Python file, also behind the links that put the parts of the package together."""
+    found: list[Path] = []
+    for folder, names, files in os.walk(package, followlinks=True):
+        names[:] = [n for n in names if n != "__pycache__"]
+        found += [Path(folder) / f for f in files if f.endswith(".py")]
+    return found
+
+
+def require_same(outline: Outline, halves: Halves | None) -> Halves:
+    """Give the halves of a program that was lowered again; IRError where its kept forward was made for others."""
+    if halves is None or outline.convention != halves.convention:
+        raise ir.IRError(
+            "a program that is kept on disk was lowered in another way than now",
+            cure="clear the cache (isthmus.runtime.cache.clear()) and report this, please",
+        )
+    return halves
