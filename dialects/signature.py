@@ -6,7 +6,7 @@ func.func @joint(%x: tensor<4xf32> {autodiff.primal, autodiff.wants_gradient}, %
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -90,8 +90,8 @@ class Signature:
     def of(func: FuncOp) -> Signature:
         """Read the roles; IRError on a role that is not well-formed."""
         inputs, outputs = func.function_type.inputs.data, func.function_type.outputs.data
-        arguments = tuple(_argument(d) for d in _dictionaries(func.arg_attrs, len(inputs)))
-        results = tuple(_result(d) for d in _dictionaries(func.res_attrs, len(outputs)))
+        arguments = cast(tuple[Argument, ...], _read(func.arg_attrs, len(inputs), _argument))
+        results = cast(tuple[Result, ...], _read(func.res_attrs, len(outputs), _result))
         listed = func.attributes.get(OUTPUTS)
         user = cast(tuple[tuple[LiteralValue, ...], ...], listed.data) if isinstance(listed, Literal) else None
         return Signature(arguments, results, user)
@@ -131,12 +131,19 @@ class Signature:
         return {r.gradient: i for i, r in enumerate(self.results) if r.gradient is not None}
 
 
-def _dictionaries(attrs: ArrayAttr[DictionaryAttr] | None, count: int) -> Sequence[Mapping[str, Attribute]]:
+def _read(
+    attrs: ArrayAttr[DictionaryAttr] | None, count: int, entry: Callable[[Mapping[str, Attribute]], Argument | Result]
+) -> tuple[Argument | Result, ...]:
+    """Read the entries of a list of dictionaries; attributes are immutable, so what was read stays with the list."""
     if attrs is None:
-        return [{}] * count
+        return tuple(entry({}) for _ in range(count))
     if len(attrs.data) != count:
         raise IRError(f"{len(attrs.data)} attribute dictionaries for {count} values")
-    return [d.data for d in attrs.data]
+    own = cast("dict[str, dict[object, tuple[Argument | Result, ...]]]", attrs.__dict__)
+    known = own.setdefault("_isthmus_roles", {})
+    if entry not in known:
+        known[entry] = tuple(entry(d.data) for d in attrs.data)
+    return known[entry]
 
 
 _ARGUMENT_KEYS = {
@@ -197,6 +204,8 @@ def _integer(value: int) -> Attribute:
 
 def _fields(attrs: Mapping[str, Attribute], keys: Mapping[str, str]) -> dict[str, object]:
     found = {name: _decode(attrs[key]) for name, key in keys.items() if key in attrs}
+    if len(found) == len(attrs):
+        return found
     known = set(keys.values())
     return {**found, "extra": {k: v for k, v in attrs.items() if k not in known}}
 

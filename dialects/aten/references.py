@@ -78,11 +78,8 @@ class RefType(Data[RefFacts], TypeAttribute):
             if offset != 0:
                 printer.print_string(f", offset = {ir.literal_text(offset)}")
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self) >> 4
+    __eq__ = object.__eq__  # pyright: ignore[reportAssignmentType]  (interned: by identity, in C)
+    __hash__ = object.__hash__
 
 
 def ref(shape: Sequence[Dim], dtype: str, strides: Sequence[Dim] | None = None, offset: Dim = 0) -> RefType:

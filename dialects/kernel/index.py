@@ -8,6 +8,7 @@ legality tests are `is`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import ClassVar, Union, cast, final
 
 from isthmus.sizes import Dim, Size, exact_quotient
@@ -39,25 +40,22 @@ def sizes_as_bounds(sizes: Sequence[Dim], values: Sequence[Dim | None] = ()) -> 
 class Expr:
     """One index: made by `dim`, `value`, `constant` and arithmetic; interned."""
 
-    __slots__ = ("_dims", "_hash", "_text", "constant", "terms")
+    __slots__ = ("_dims", "_text", "constant", "terms")
     terms: tuple[tuple[Atom, Dim], ...]
     constant: Dim
-    _hash: int
     _text: str | None
     _dims: frozenset[int] | None
     _interned: ClassVar[dict[object, Expr]] = {}
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
     # ---- arithmetic
 
     def __add__(self, other: Expr | Dim) -> Expr:
         if not isinstance(other, Expr):
-            return self if other == 0 else _make(dict(self.terms), self.constant + other)
+            return self if other == 0 else _interned(self.terms, self.constant + other)
+        if not other.terms:
+            return self if other.constant == 0 else _interned(self.terms, self.constant + other.constant)
+        if not self.terms:
+            return other if self.constant == 0 else _interned(other.terms, self.constant + other.constant)
         terms = dict(self.terms)
         for atom, coefficient in other.terms:
             terms[atom] = terms[atom] + coefficient if atom in terms else coefficient
@@ -69,7 +67,9 @@ class Expr:
     def __mul__(self, factor: Dim) -> Expr:
         if factor == 1:
             return self
-        return _make({a: c * factor for a, c in self.terms}, self.constant * factor)
+        if factor == 0:
+            return ZERO
+        return _interned(tuple([(a, c * factor) for a, c in self.terms]), self.constant * factor)
 
     def floordiv(self, by: Dim, bounds: Bounds = unbounded) -> Expr:
         """⌊self / by⌋; terms that divide leave the quotient, a rest known to be in [0, by) vanishes."""
@@ -317,12 +317,17 @@ def _make(terms: dict[Atom, Dim], constant_: Dim) -> Expr:
                 if rebuilt is not None:
                     return rebuilt
         key_terms = tuple(kept.items()) if len(kept) < 2 else tuple(sorted(kept.items(), key=_term_order))
-    key = (key_terms, constant_)
+    return _interned(key_terms, constant_)
+
+
+def _interned(terms: tuple[tuple[Atom, Dim], ...], constant_: Dim) -> Expr:
+    """Give the one expression of these terms, which are in order and combine no further."""
+    key = (terms, constant_)
     found = Expr._interned.get(key)  # pyright: ignore[reportPrivateUsage]
     if found is None:
         found = object.__new__(Expr)
-        found.terms, found.constant = key_terms, constant_
-        found._hash, found._text, found._dims = hash(key), None, None  # pyright: ignore[reportPrivateUsage]
+        found.terms, found.constant = terms, constant_
+        found._text, found._dims = None, None  # pyright: ignore[reportPrivateUsage]
         found = Expr._interned.setdefault(key, found)  # pyright: ignore[reportPrivateUsage]
     return found
 
@@ -350,9 +355,10 @@ def _term_order(term: tuple[Atom, Dim]) -> tuple[int, int, str, str]:
 
 def constant(value: Dim) -> Expr:
     """The same index at every point."""
-    return _make({}, value)
+    return _interned((), value)
 
 
+@cache
 def dim(k: int) -> Expr:
     """The position along dim k of the space."""
     return _make({("d", k, 0): 1}, 0)

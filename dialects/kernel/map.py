@@ -82,11 +82,8 @@ class Map(Data[tuple[Expr, ...]]):
         found = Map._maps.get(data)
         return Map._maps.setdefault(data, object.__new__(cls)) if found is None else found
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self) >> 4
+    __eq__ = object.__eq__  # pyright: ignore[reportAssignmentType]  (interned: by identity, in C)
+    __hash__ = object.__hash__
 
     @staticmethod
     def of(exprs: Sequence[Expr]) -> Map:

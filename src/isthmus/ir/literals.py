@@ -59,11 +59,8 @@ class Literal(Data[LiteralValue]):
         with printer.in_angle_brackets():
             printer.print_string(literal_text(self.data))
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self) >> 4
+    __eq__ = object.__eq__  # pyright: ignore[reportAssignmentType]  (interned: by identity, in C)
+    __hash__ = object.__hash__
 
 
 def _literal_key(value: LiteralValue) -> object:
