@@ -21,11 +21,15 @@ from isthmus import ir
 from isthmus.dialects import kernel, prim
 from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
+from isthmus.passes.memory.attention_schedule import schedule_attention
 from isthmus.passes.memory.contract_schedule import schedule_contraction
 from isthmus.sizes import Dim, Size
 
 SHORT_ROW = 16
 """Pointwise kernels walk their last dim as a row where it is at least this long."""
+
+LONG_BODY = 8.0
+"""A body that costs at least this much, in additions, is unrolled half as often."""
 
 KEEP_COST = 8.0
 """A row value is kept for later walks where computing it again costs at least this much, in additions."""
@@ -54,6 +58,8 @@ class SchedulePass(ModulePass):
                     schedule(launch, self.vector_bits)
                 elif isinstance(launch, kernel.ContractOp):
                     schedule_contraction(launch, self.tile_bits, self.cores)
+                elif isinstance(launch, kernel.StreamOp):
+                    schedule_attention(launch, self.tile_bits)
 
 
 def schedule(op: kernel.FusedOp, vector_bits: int) -> None:
@@ -70,9 +76,18 @@ def schedule(op: kernel.FusedOp, vector_bits: int) -> None:
     if vector is not None:
         set_("vector", Literal.of(vector))
         set_("width", Literal.of(width))
-        reduces = any(isinstance(o, (kernel.ReduceOp, kernel.AccumulateOp)) for o in op.block.ops)
-        set_("unroll", Literal.of(4 if reduces else 2))
+        set_("unroll", Literal.of(_unroll(op)))
     _choose_residence(op)
+
+
+def _unroll(op: kernel.FusedOp) -> int:
+    """Vectors at once: what hides the latency of the sums, or of the arithmetic where the body is short.
+
+    Every copy costs compile time; of a long body one vector has work enough for all units.
+    """
+    work = sum(type(o).COST for o in op.block.ops if isinstance(o, prim.PrimOp))
+    reduces = any(isinstance(o, (kernel.ReduceOp, kernel.AccumulateOp)) for o in op.block.ops)
+    return (4 if reduces else 2) // (2 if work >= LONG_BODY else 1)
 
 
 def _walk_rows(op: kernel.FusedOp) -> None:
@@ -104,7 +119,7 @@ def _vector(op: kernel.FusedOp, width: int) -> int | None:
     pays for a reduction over lanes besides.
     """
     candidates = [dims[-1] for dims in (op.rows, op.parallel) if dims]
-    if any(isinstance(o, kernel.CumulativeOp) for o in op.block.ops):
+    if any(isinstance(o, kernel.CumulativeOp) and not o.in_any_order for o in op.block.ops):
         candidates = [d for d in candidates if d not in op.rows]
     scatters = any(isinstance(o, kernel.StoreOp) and o.kind is not None for o in op.block.ops)
     if scatters:
