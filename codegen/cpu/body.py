@@ -9,7 +9,7 @@ from xdsl.ir import Operation, SSAValue
 
 from isthmus import ir
 from isthmus.codegen import elementwise
-from isthmus.codegen.cpu import random, reductions
+from isthmus.codegen.cpu import random, reductions, scans
 from isthmus.codegen.cpu.memory import Place
 from isthmus.codegen.cpu.reductions import Accumulator, Combiner
 from isthmus.codegen.cpu.state import State
@@ -130,10 +130,19 @@ class Body(elementwise.Context):
         scan, state = cast(k.CumulativeOp, op), self.state
         dtype, wide = ir.dtype_of(scan.y), _carry_dtype(scan)
         x = convert(self.math, state.splat(state.get(ir.operands_of(op)[0])), dtype, wide)
-        parts = [state.f.load(s, x.type, 64) for s in self.carries[scan]]
-        carry = Combiner(state, k_kind(scan), wide)(x, from_parts(parts))  # of equal zeros the last, as eager
+        in_lanes = state.lanes > 1 and not state.plan.vector_is_parallel
+        parts = [
+            state.f.load(s, part.type.with_lanes(1) if in_lanes else part.type, 64)
+            for s, part in zip(self.carries[scan], parts_of(x), strict=True)
+        ]
+        carry = from_parts(parts)
+        if in_lanes:
+            x, carry = cast(Value, x), cast(Value, carry)
+            y, carry = scans.along_lanes(state, k_kind(scan), wide, x, carry, reverse=lit(scan, "reverse") is True)
+        else:
+            y = carry = Combiner(state, k_kind(scan), wide)(x, carry)  # of equal zeros the last, as eager
         self._put_carry(scan, carry)
-        state.set(scan.y, convert(self.math, carry, wide, dtype))
+        state.set(scan.y, convert(self.math, y, wide, dtype))
 
     def keep(self, value: SSAValue) -> None:
         """Put a row value into its strip."""

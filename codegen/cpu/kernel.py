@@ -312,18 +312,21 @@ class Loops:
         reverse = any(cast(bool, op.reverse.data) for op in walk.cumulative)
         self._splat_uniform(walk, in_row)
 
+        span = self.plan.lanes if in_row else 1
+
         def step(position: Value, mask: Value | None, copy: int) -> None:
-            lanes = self.plan.lanes if in_row else state.lanes
+            lanes = span if in_row else state.lanes
             with state.frame(), state.vector(lanes, mask if in_row else state.mask, copy):
-                state.indices[d] = size - 1 - position if reverse else position
+                # backwards the last vector starts at 0, where not all of its positions are left
+                before = size - span - position if mask is None else self.f.index(0)
+                state.indices[d] = before if reverse else position
                 for value in walk.restored:
                     self.body.restore(value)
                 self._emit_scope(walk.ops, scope, None)
                 for value in walk.kept:
                     self.body.keep(value)
 
-        lanes = self.plan.lanes if in_row else 1
-        self._vector_loop(self.f.index(0), size, lanes, unroll, step, self._sums(walk))
+        self._vector_loop(self.f.index(0), size, span, unroll, step, self._sums(walk))
 
     def _splat_uniform(self, walk: Walk, in_row: bool) -> None:
         """Splat, before the loop, the scalars that vectors inside meet."""

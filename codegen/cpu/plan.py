@@ -72,7 +72,7 @@ class Plan:
         self.varying = k.varying(kernel)
         vector = lit(kernel, "vector")
         self.vector = vector if isinstance(vector, int) else None
-        if self.vector is not None and self.vector in kernel.rows and self._has_cumulative():
+        if self.vector is not None and self.vector in kernel.rows and self._walks_one_by_one():
             self.vector = None
         self.lanes = self._lanes(target) if self.vector is not None else 1
         if self.lanes == 1:
@@ -94,8 +94,9 @@ class Plan:
         """The level of the last walk or point."""
         return max(self.levels.values(), default=0)
 
-    def _has_cumulative(self) -> bool:
-        return any(isinstance(op, k.CumulativeOp) for op in self.kernel.block.ops)
+    def _walks_one_by_one(self) -> bool:
+        """Whether lanes cannot be neighbours in a row."""
+        return any(isinstance(op, k.CumulativeOp) and not op.in_any_order for op in self.kernel.block.ops)
 
     def _lanes(self, target: Target) -> int:
         width = lit(self.kernel, "width")

@@ -35,7 +35,7 @@ class GridPlan(Plan):
         self.threads = _number(kernel, "threads", 256)
         self.group = _number(kernel, "group", self.threads)
         chosen = lit(kernel, "vector")
-        self.spread = chosen if isinstance(chosen, int) and not self._has_cumulative() else None
+        self.spread = chosen if isinstance(chosen, int) and not self._walks_one_by_one() else None
         """The dim that threads share out; None: all parallel dims as one."""
         self.copies = max(1, _number(kernel, "unroll", 1))
         """Steps of a walk along the spread dim that are written side by side."""
@@ -63,6 +63,9 @@ class GridPlan(Plan):
                 found.add(op)
                 stack += [cast(Operation, v.owner) for v in ir.operands_of(op)]
         return frozenset(found)
+
+    def _walks_one_by_one(self) -> bool:
+        return any(isinstance(op, k.CumulativeOp) for op in self.kernel.block.ops)
 
     def _lanes(self, target: Target) -> int:
         return _number(self.kernel, "width", 1)

@@ -251,6 +251,12 @@ class CumulativeOp(BodyOp):
         rows = [d for d, c in enumerate(self.kernel.classes_) if c == "row"]
         require(rows == [number(self, "dim")], "dim must be the only row dim")
 
+    @property
+    def in_any_order(self) -> bool:
+        """Whether neighbours may be combined before what came earlier; products of f64 would overflow in between."""
+        dtype = ir.dtype_of(self.y)
+        return not ir.is_complex(dtype) and (lit(self, "kind") != "mul" or dtype != "f64")
+
 
 class SinkOp(BodyOp):
     """Writes a result of the kernel."""

@@ -205,16 +205,6 @@ def test_cumulative_complex(kind):
     check(text, [torch.randn(n, m, dtype=torch.complex64)], (None, 0))
 
 
-def test_cumulative_sum_is_that_of_eager_bit_by_bit():
-    body = """
-    %v = kernel.load {operand = 0, map = [d0]} : f32
-    %c = kernel.cumulative %v {kind = "add", dim = 0, reverse = false} : f32
-    kernel.store %c {result = 0, map = [d0]}"""
-    x = torch.randn(10000)
-    (y,) = compiled(function([tensor([10000])], [tensor([10000])], [10000], [ROW], body))(x)
-    assert torch.equal(y, torch.cumsum(x, 0))
-
-
 @pytest.mark.parametrize("kind", ["add", "set", "max", "mul"])
 @pytest.mark.parametrize("vector", [None, 0, 1])
 def test_scatter_in_order(kind, vector):
