@@ -147,7 +147,7 @@ class AttentionOp(StructuredOp):
     absent: numbers to add, or booleans (false: the score is fill, -inf where that is absent); o [B, H, L, D], lse
     [B, H, L], which is float32 for narrower floats. A row without any allowed key gives 0, or NaN where empty is "nan".
     Where a mask has finite numbers (to add, or a fill) lse is [2, B, H, L]: the maximum score of each row (0 where that
-    is -inf) and what the log-sum is beyond it, since their sum may have lost its digits.
+    is -inf; constant to differentiation) and what the log-sum is beyond it, since their sum may have lost its digits.
     """
 
     name = "prim.attention"

@@ -24,7 +24,22 @@ def _cross_entropy(batch: Batch, op: prim.CrossEntropyOp) -> list[SSAValue]:
 
 @batching(prim.AttentionOp, prim.AttentionBwdOp)
 def _attention(batch: Batch, op: PrimOp) -> list[SSAValue]:
-    """More sequences."""
-    operands = [folded(batch.e, batch.over_all(v)) for v in ir.operands_of(op)]
-    made = batch.e.op(type(op), operands, literals_of(op)).results
-    return [batch.e.reshape(v, (batch.size, *ir.shape_of(r))) for v, r in zip(made, op.results, strict=True)]
+    """More sequences; log-sums in two parts keep these in front."""
+    e, sums = batch.e, op.lse if isinstance(op, (prim.AttentionOp, prim.AttentionBwdOp)) else None
+    apart = sums if sums is not None and len(ir.shape_of(sums)) == 4 else None
+
+    def joined(v: SSAValue) -> SSAValue:
+        over = batch.over_all(v)
+        if v is not apart:
+            return folded(e, over)
+        parts, *rest = ir.shape_of(v)
+        return e.reshape(e.transpose(over, (1, 0, 2, 3, 4)), (parts, batch.size * rest[0], *rest[1:]))
+
+    def cut(v: SSAValue, one: SSAValue) -> SSAValue:
+        if one is not apart:
+            return e.reshape(v, (batch.size, *ir.shape_of(one)))
+        parts, *rest = ir.shape_of(one)
+        return e.transpose(e.reshape(v, (parts, batch.size, *rest)), (1, 0, 2, 3, 4))
+
+    made = e.op(type(op), [joined(v) for v in ir.operands_of(op)], literals_of(op)).results
+    return [cut(v, one) for v, one in zip(made, op.results, strict=True)]

@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 from isthmus import ir
 from isthmus.dialects import aten, kernel, prim
 from isthmus.driver.api import compile_in
-from isthmus.driver.lowering import explain_cut
+from isthmus.driver.halves import explain_cut
 from isthmus.driver.metadata import Metadata
 from isthmus.driver.options import Options
 from isthmus.driver.session import Program, Session
@@ -39,6 +39,8 @@ class Direction:
     """Kernels that multiply matrices, with pointwise work in their prologue or epilogue."""
     fallbacks: tuple[tuple[str, str], ...] = ()
     """On a GPU: kernels that run by torch's operators, and calls of them that are no machine code; with the reason."""
+    attentions: int = 0
+    """Of the kernels: those that stream attention."""
 
 
 @dataclass(frozen=True)
@@ -156,14 +158,15 @@ def _graph(program: Program) -> GraphReport:
 
 def _direction(name: str, module: ModuleOp, fallbacks: tuple[tuple[str, str], ...]) -> Direction:
     launches = [op for op in module.walk() if isinstance(op, kernel.LaunchOp)]
-    own = [op for op in launches if isinstance(op, kernel.LoopNest)]
+    own = [op for op in launches if isinstance(op, kernel.Kernel)]
     calls = Counter(str(ir.literal(op, "symbol")) for op in module.walk() if isinstance(op, kernel.ExternOp))
     refused: list[tuple[str, str]] = []
     for op in launches:
         entries = cast(tuple[tuple[object, object], ...], ir.literal(op, "refused") or ())
         refused += [(str(producer), str(reason)) for producer, reason in entries]
     products = sum(isinstance(op, kernel.ContractOp) for op in own)
-    return Direction(name, len(own), calls, tuple(refused), products, fallbacks)
+    attentions = sum(isinstance(op, kernel.StreamOp) for op in own)
+    return Direction(name, len(own), calls, tuple(refused), products, fallbacks, attentions)
 
 
 def _count(n: int, what: str) -> str:
@@ -181,8 +184,10 @@ def _graph_parts(graph: GraphReport) -> list[Table | str]:
         parts += [f"  {line}" for line in graph.metadata.table().splitlines()]
     for direction in graph.directions:
         calls = direction.library_calls
-        products = f" ({_count(direction.products, 'product')} with what is around)" if direction.products else ""
-        kernels = f"{_count(direction.kernels, 'kernel')}{products}"
+        products = [f"{_count(direction.products, 'product')} with what is around"] if direction.products else []
+        streamed = [f"{_count(direction.attentions, 'attention')} by streaming"] if direction.attentions else []
+        special = ", ".join([*products, *streamed])
+        kernels = _count(direction.kernels, "kernel") + (f" ({special})" if special else "")
         parts.append(f"  {direction.name}: {kernels}, library calls: {_counted(calls)}")
         parts += [f"    not fused with {producer}: {reason}" for producer, reason in direction.refused]
         parts += [f"    not machine code: {what}: {reason}" for what, reason in direction.fallbacks]
