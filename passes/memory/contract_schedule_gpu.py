@@ -7,7 +7,10 @@ After: ... partitions = 256, grid = [1, 64, 4], tile = [128, 192, 64] ...
 
 from __future__ import annotations
 
-from isthmus.dialects import kernel
+from dataclasses import dataclass
+
+from isthmus import ir
+from isthmus.dialects import kernel, prim
 from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
 from isthmus.passes.memory.accuracy_gpu import mark_accuracy
@@ -17,19 +20,38 @@ ROWS = 128
 """Rows of a tile."""
 DEPTH = 64
 """Terms of k that are read at once."""
-RATES = {256: 1.0, 192: 0.98, 128: 0.86, 64: 0.55}
-"""Columns of a tile -> how fast its products are made, compared with the widest."""
 PROCESSORS = 132
 """Tiles that are computed at once, on a large GPU; what is chosen by it is right on every other."""
-AROUND = 128
-"""Beginning and ending a column of a tile costs as much as so many terms of k."""
+
+
+@dataclass(frozen=True)
+class Width:
+    """What is measured of tiles of so many columns, in terms of k of one column (1/16 cycle of a processor)."""
+
+    rate: float
+    """How fast products are made, compared with the widest tiles."""
+    around: int
+    """What beginning and ending a column costs."""
+    hides: bool
+    """Whether the epilogue of one tile runs beside the products of another."""
+
+
+WIDTHS = {
+    256: Width(1.0, 115, False),
+    192: Width(1.0, 115, False),
+    128: Width(0.99, 105, True),
+    64: Width(0.67, 105, True),
+}
+PER_ADDITION = 16.0
+"""What an addition of the epilogue costs an element, in the same unit."""
 
 
 def schedule_contraction(op: kernel.ContractOp) -> None:
     """Write tile, grid and partitions of a contraction."""
     m, n, _ = (op.sizes_[d] for d in op.mnk)
     batch = cost.product(tuple(op.sizes_[d] for d in op.batch))
-    columns = min(RATES, key=lambda width: _time(op, width))
+    additions = _epilogue(op)
+    columns = min(WIDTHS, key=lambda width: _time(op, width, additions))
     grid = (batch, (m + (ROWS - 1)) // ROWS, (n + (columns - 1)) // columns)
     partitions = grid[0] * grid[1] * grid[2]
     mark_accuracy(op)
@@ -41,9 +63,22 @@ def schedule_contraction(op: kernel.ContractOp) -> None:
         set_("symbols", Literal.of(tuple(sorted(partitions.symbols().union(op.symbols_)))))
 
 
-def _time(op: kernel.ContractOp, columns: int) -> float:
+def _time(op: kernel.ContractOp, columns: int, additions: float) -> float:
     """How long tiles of so many columns take: as many rounds of one for each processor as there are, in terms of k."""
     m, n, k = (cost.numeric(op.sizes_[d]) for d in op.mnk)
     batch = cost.numeric(cost.product(tuple(op.sizes_[d] for d in op.batch)))
     tiles = batch * -(-m // ROWS) * -(-n // columns)
-    return -(-tiles // PROCESSORS) * columns * (k / RATES[columns] + AROUND)
+    width, after = WIDTHS[columns], PER_ADDITION * additions
+    products = k / width.rate
+    column = max(products, after) if width.hides and tiles > PROCESSORS else products + after
+    return -(-tiles // PROCESSORS) * columns * (column + width.around)
+
+
+def _epilogue(op: kernel.ContractOp) -> float:
+    """The additions of an element's epilogue."""
+    total, after = 0.0, {op.dot.y}
+    for inner in op.block.ops:
+        if not after.isdisjoint(ir.operands_of(inner)):
+            after.update(inner.results)
+            total += type(inner).COST if isinstance(inner, prim.PrimOp) else 1.0
+    return total
