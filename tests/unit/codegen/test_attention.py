@@ -1,4 +1,4 @@
-"""Attention kernels as machine code against float64: sizes, masks, shared heads, strides; which machine changes no bit."""
+"""Attention kernels as machine code against float64: sizes, masks, shared heads, strides; no machine changes a bit."""
 
 from __future__ import annotations
 
