@@ -27,7 +27,14 @@ from isthmus.runtime.convention import Value
 from isthmus.runtime.device_program import DeviceProgram
 from isthmus.runtime.device_steps import Frame
 from isthmus.runtime.fresh import on_its_own
-from isthmus.runtime.torch_private import copy_all, current_stream, device_is_current, is_capturing, storage_uses
+from isthmus.runtime.torch_private import (
+    copy_all,
+    current_stream,
+    device_is_current,
+    is_capturing,
+    restore_generator,
+    storage_uses,
+)
 
 _CAPTURES = 6
 """Captures for one set of shapes, before the program runs without a graph."""
@@ -125,6 +132,8 @@ class GraphedProgram:
             return "not on a GPU"
         if self.inner.fallbacks:
             return f"not all of it is machine code ({', '.join(name for name, _ in self.inner.fallbacks)})"
+        if waiting := [c.symbol for c in self.program.library_calls if _waits(c.symbol)]:
+            return f"{waiting[0]} waits for the device"
         return "the host decides what runs by numbers on the device" if _has_flags(self.program) else ""
 
     @property
@@ -211,6 +220,7 @@ class GraphedProgram:
             self._capture(known, given)
         except RuntimeError as error:  # a library call that waits for the device, or no memory for a second copy
             known.forget()
+            restore_generator(self.inner.device)
             self.refusal = f"it cannot be captured ({str(error).splitlines()[0]})"
             self._note(f"@{self.program.name} runs without a graph: {self.refusal}")
             return False
@@ -327,6 +337,18 @@ class GraphedProgram:
         if targets:
             copy_all(targets, sources)
         return found
+
+
+def _waits(symbol: str) -> bool:
+    """Whether a library call looks at numbers on the host: linear algebra does."""
+    name = symbol.removeprefix("aten.").removeprefix("_")
+    return name.startswith(_LINEAR_ALGEBRA) and not name.startswith("linalg_vector_norm")
+
+
+_LINEAR_ALGEBRA = (
+    *("linalg_", "cholesky", "svd", "qr", "geqrf", "ormqr", "lu_", "logdet", "pinverse"),
+    "triangular_solve",
+)
 
 
 def _has_flags(program: Program) -> bool:

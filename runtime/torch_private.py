@@ -125,6 +125,13 @@ def is_capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch._C._cuda_isCurrentStreamCapturing()
 
 
+def restore_generator(device: torch.device) -> None:
+    """After a capture that failed: the device's default generator would wait for the end of it, and refuse to draw."""
+    generator = torch.cuda.default_generators[device.index or 0]
+    if hasattr(generator, "graphsafe_set_state"):
+        generator.graphsafe_set_state(generator.clone_state())
+
+
 def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy each source into its target, in few launches."""
     torch._foreach_copy_(targets, sources)

@@ -161,8 +161,9 @@ def test_each_set_of_shapes_has_a_graph_and_its_memory_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ISTHMUS_LOGS", "cuda_graphs")
-    options = {"dynamic": True, "fullgraph": True, "mode": "reduce-overhead"}
-    function = isthmus.compile(lambda x, w: torch.softmax(x @ w, -1), **options)
+    function = isthmus.compile(
+        lambda x, w: torch.softmax(x @ w, -1), dynamic=True, fullgraph=True, mode="reduce-overhead"
+    )
     w = torch.randn(64, 512, device=DEVICE)
     for n in (300, 500, 300):
         for _ in range(4):

@@ -1,0 +1,90 @@
+"""Products of our own on a GPU, against float64: layouts, edges, batches, and what is computed around them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import isthmus
+
+
+def compiled(function: Callable[..., object]) -> Callable[..., object]:
+    return isthmus.compile(function, dynamic=False, options={"contractions": "own"})
+
+
+def close(found: Tensor, wanted: Tensor, error: float = 2.0**-7) -> None:
+    """Equal up to a rounding or two of the whole's size."""
+    assert not found.isnan().any()
+    scale = float(wanted.abs().max())
+    torch.testing.assert_close(found.double(), wanted.double(), rtol=error, atol=error * scale / 4)
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.randn(*shape, device="cuda").to(dtype)
+
+
+LAYOUTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "NT": lambda a, b: a @ b.mT,
+    "NN": lambda a, b: a @ b,
+    "TN": lambda a, b: a.mT @ b,
+    "TT": lambda a, b: a.mT @ b.mT,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("m,n,k", [(128, 64, 64), (1000, 1096, 328), (4096, 768, 2304), (264, 40, 8200)])
+def test_layouts_and_edges(m: int, n: int, k: int, layout: str, dtype: torch.dtype) -> None:
+    a = normal(*((m, k) if layout[0] == "N" else (k, m)), dtype=dtype)
+    b = normal(*((k, n) if layout[1] == "N" else (n, k)), dtype=dtype)
+    product = LAYOUTS[layout]
+    found = compiled(product)(a, b)
+    assert isinstance(found, Tensor)
+    close(found, product(a.double(), b.double()), 2.0**-7 if dtype is torch.bfloat16 else 2.0**-10)
+
+
+def test_batches() -> None:
+    a, b = normal(6, 4, 200, 72), normal(6, 4, 72, 136)
+    found = compiled(lambda a, b: a @ b)(a, b)
+    assert isinstance(found, Tensor)
+    close(found, a.double() @ b.double())
+
+
+@pytest.mark.parametrize("m,n,k", [(1000, 1096, 328), (8192, 768, 256), (512, 3072, 1024)])
+def test_epilogues(m: int, n: int, k: int) -> None:
+    def function(x: Tensor, w: Tensor, b: Tensor, r: Tensor) -> tuple[Tensor, ...]:
+        z = F.linear(x, w) + b
+        y = F.gelu(z, approximate="tanh")
+        return z, y, y + r, y.float().sum(0)
+
+    given = [normal(m, k) / k**0.5, normal(n, k), normal(n), normal(m, n)]
+    wanted = function(*(t.double() for t in given))
+    found = compiled(function)(*given)
+    assert isinstance(found, tuple)
+    for one, other in zip(found, wanted, strict=True):
+        close(one, other)
+
+
+def test_a_step_of_training() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 128))
+    model = model.to("cuda", torch.bfloat16)
+    x = normal(2048, 256)
+    exact = copy.deepcopy(model).double()
+    run = isthmus.compile(model, dynamic=False, options={"contractions": "own"})
+    (run(x).float() ** 2).mean().backward()
+    (exact(x.double()) ** 2).mean().backward()
+    gradients = [[p.grad.double() for p in m.parameters() if p.grad is not None] for m in (model, exact)]
+    for found, wanted in zip(*gradients, strict=True):
+        assert float((found - wanted).norm() / wanted.norm()) < 2e-2
+
+
+def test_buffers_at_odd_addresses() -> None:
+    a, b = normal(128 * 64 + 1)[1:].view(128, 64), normal(64, 64)
+    found = compiled(lambda a, b: a @ b)(a, b)
+    assert isinstance(found, Tensor)
+    close(found, a.double() @ b.double())
