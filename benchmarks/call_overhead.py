@@ -1,4 +1,4 @@
-"""What a compiled call costs beside its work: the native call by its two ways, the tape node, against eager.
+"""What a compiled call costs beside its work: the native call by its two ways, the tape node, both captures.
 
     python benchmarks/call_overhead.py
 
@@ -8,6 +8,7 @@ Programs are tiny, so that all of the time is overhead; each figure is the quick
 from __future__ import annotations
 
 import os
+import time
 import timeit
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 from xdsl.parser import Parser
 
+import isthmus
 from isthmus import ir
 from isthmus.codegen.cpu.program import program_text
 from isthmus.codegen.cpu.read_program import kernels_of, read_program
@@ -74,6 +76,7 @@ def main() -> None:
     by_pointers = native(sum_of(3), slow)
     row("the same by pointers that Python reads, 3", lambda: by_pointers(list(tensors[:3])))
     tape(native(sum_of(3), fast), tensors[:3])
+    captures(torch.randn(8))
 
 
 def tape(program: NativeProgram, tensors: list[Tensor]) -> None:
@@ -100,6 +103,37 @@ def tape(program: NativeProgram, tensors: list[Tensor]) -> None:
     row("tape node, forward", lambda: compiled([x, *rest]))
     row("eager: addition and its gradient", lambda: torch.autograd.grad(x + rest[0], x, seed))
     row("tape node and its gradient", lambda: torch.autograd.grad(compiled([x, *rest])[0], x, seed))  # type: ignore[arg-type]
+
+
+def captures(x: Tensor, rounds: int = 60, number: int = 300) -> None:
+    """sin(x) + 1 without gradients through each capture, beside Dynamo with a backend that computes nothing.
+
+    They take turns, and CPU time counts: the tenth quickest of a hundred short runs of each.
+    """
+
+    def function() -> Callable[[Tensor], Tensor]:
+        def fn(x: Tensor) -> Tensor:
+            return torch.sin(x) + 1
+
+        return fn
+
+    answer = (torch.sin(x) + 1,)
+    empty = torch.compile(function(), backend=lambda graph, examples: lambda *arguments: answer)
+    contestants = {
+        "eager: sin(x) + 1": function(),
+        "Dynamo, a backend that computes nothing": empty,
+        "isthmus through Dynamo": isthmus.compile(function()),
+        'isthmus, capture="trace"': isthmus.compile(function(), capture="trace"),
+    }
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    with torch.no_grad():
+        for name, run in list(contestants.items()) * (rounds + 1):
+            begin = time.process_time()
+            for _ in range(number):
+                run(x)
+            times[name].append((time.process_time() - begin) / number * 1e6)
+    for name, found in times.items():
+        print(f"{name:46}{sorted(found[1:])[rounds // 10]:8.2f}")
 
 
 def row(name: str, run: Callable[[], object]) -> None:

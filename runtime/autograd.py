@@ -212,7 +212,7 @@ class TapeNode:
             run.shapes = [(r.shape, r.dtype, r.device) for r in results]
         if self.convention.symbols:
             run.sizes = self.convention.sizes(arguments)
-        cast(Any, ctx).run = run
+        ctx.run = run  # pyright: ignore[reportAttributeAccessIssue]
         return tuple(results)
 
     def _kept(
@@ -236,7 +236,7 @@ class TapeNode:
         """Give one gradient per argument of the function torch applied (called by torch)."""
         gradients: list[Tensor | None] = [None] * self.convention.arguments
         if not all(t is None for t in tangents):
-            run = cast(_Run, cast(Any, ctx).run)
+            run: _Run = ctx.run  # pyright: ignore
             pull = self._pull_differentiably if torch.is_grad_enabled() else self._pull_compiled
             if any_batched(tangents):
                 found = one_by_one(lambda entries: pull(ctx, run, entries), tangents)
@@ -250,7 +250,7 @@ class TapeNode:
 
     def _pull_compiled(self, ctx: FunctionCtx, run: _Run, tangents: tuple[Tensor | None, ...]) -> list[Tensor]:
         # A backward that needs nothing may run again; torch refuses even to look once it has freed.
-        kept = cast("tuple[Tensor, ...]", cast(Any, ctx).saved_tensors) if run.saves else ()
+        kept: tuple[Tensor, ...] = ctx.saved_tensors if run.saves else ()  # pyright: ignore
         backward = self._backward or self._backward_now()
         arguments: list[Value] = []
         for source in self._sources[run.lease is not None].backward:

@@ -102,6 +102,18 @@ class NativeProgram:
         if fast is None or not self._saves_nothing:
             return None
         free, keep, native, size = temporaries.free, temporaries.keep, self.native, self._static_temporary
+        unusual = self._unusual
+
+        def call_without_arena(*arguments: Value) -> list[Tensor]:
+            global _last_native
+            _last_native = native
+            results = fast(None, None, *arguments)
+            if type(results) is list:
+                return results  # pyright: ignore[reportUnknownVariableType] (a cast is a call)
+            return unusual(results, list(arguments), None)
+
+        if self.program.temporary_bytes == 0:
+            return call_without_arena
 
         def call(*arguments: Value) -> list[Tensor]:
             global _last_native
@@ -114,8 +126,8 @@ class NativeProgram:
             if type(results) is list:
                 if len(free) < keep:
                     free.append(temporary)
-                return cast("list[Tensor]", results)
-            return self._unusual(results, list(arguments), None)
+                return results  # pyright: ignore[reportUnknownVariableType]
+            return unusual(results, list(arguments), None)
 
         return call
 
@@ -173,7 +185,9 @@ class NativeProgram:
         finally:
             if len(free) < self._temporaries.keep:
                 free.append(temporary)
-        return cast("list[Tensor]", results) if type(results) is list else self._unusual(results, arguments, arena)
+        if type(results) is list:
+            return results  # pyright: ignore[reportUnknownVariableType]
+        return self._unusual(results, arguments, arena)
 
     def _unusual(self, results: object, arguments: list[Value], arena: Tensor | None) -> list[Tensor]:
         """The builtin did not give a list: it found something to look at (nothing has run), or a call failed."""
