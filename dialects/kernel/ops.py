@@ -148,7 +148,7 @@ class ContractOp(LaunchOp, Space):
     over batch and m: one entry for each part of these that the grid makes, rows cut in whole tiles, further entries 0.
     symbols, layouts: as of kernel.fused. Put there by schedule: grid (into how many parts batch, m and n are cut: as
     many partitions as their product), tile (rows, vectors per row, lanes), block (rows, k steps and columns that are
-    packed at once).
+    packed at once); for a GPU tile is rows, columns and terms of k, and there is no block.
     """
 
     name = "kernel.contract"
