@@ -8,6 +8,7 @@ from math import gcd, prod
 from typing import TYPE_CHECKING, cast
 
 from isthmus.dialects.kernel import constant
+from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index
 from isthmus.passes.fusion.graph import Value
 from isthmus.passes.fusion.instructions import Instr, Refused
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from isthmus.passes.fusion.draft import Draft
     from isthmus.passes.fusion.emit import Strides
 
+ROWS, COLUMNS, PROCESSORS = 128, (256, 192, 128), 132
+"""Rows of a GPU's tiles, the columns that they may have, and how many are computed at once."""
+LONG, ENOUGH = 1024, 0.75
+"""Over more terms than this, so much of the processors' time must be used: the library splits such sums, measured."""
 PIECE = 8
 """Elements of 16 bits that are copied at once: rows of factors begin at multiples of so many."""
 
@@ -33,12 +38,14 @@ class Ability:
     """Whether a product with nothing around it is worth a kernel."""
     rows_per_sum: int | None = None
     """Rows whose sums make a partial result, where that is fixed; sums are then in f32."""
+    fills: bool = False
+    """Whether long products must have enough tiles for the machine: nobody adds up parts of a sum over k."""
 
     @staticmethod
     def of(target: str) -> Ability:
         """Give that of a `cpu` or a `gpu`, whose tensor cores multiply and whose tiles have 128 rows."""
         if target == "gpu":
-            return Ability(("bf16", "f16"), prologues=False, alone=True, rows_per_sum=128)
+            return Ability(("bf16", "f16"), prologues=False, alone=True, rows_per_sum=ROWS, fills=True)
         return Ability(("f32", "f64"), prologues=True, alone=False)
 
     def require(self, draft: Draft, classes: Mapping[int, str], strides: Strides) -> None:
@@ -49,6 +56,13 @@ class Ability:
                 _require_pieces(factor, strides)
         if self.rows_per_sum is not None:
             self._require_parts(draft, classes)
+        if self.fills:
+            batch, m, n, k = (
+                prod(cost.numeric(draft.sizes[d]) for d, c in classes.items() if c == class_)
+                for class_ in ("batch", "m", "n", "k")
+            )
+            if k > LONG and max(_filled(batch, m, n, width) for width in COLUMNS) < ENOUGH:
+                raise Refused("its tiles would leave processors idle over a long sum")
 
     def _require_parts(self, draft: Draft, classes: Mapping[int, str]) -> None:
         sizes = draft.sizes
@@ -64,6 +78,13 @@ class Ability:
             parts = -(-prod(cast("list[int]", rows)) // self.rows_per_sum) * prod(cast("list[int]", batch))
             if parts > cast(int, leading):
                 raise Refused("its rows are summed in fewer parts than it has tiles")
+
+
+def _filled(batch: int, m: int, n: int, columns: int) -> float:
+    """The part of the processors' time in which tiles of so many columns are computed."""
+    tiles = batch * -(-m // ROWS) * -(-n // columns)
+    rounds = -(-tiles // PROCESSORS)
+    return batch * m * n / (ROWS * columns * PROCESSORS * rounds)
 
 
 def _require_pieces(factor: Instr, strides: Strides) -> None:

@@ -38,3 +38,17 @@ func.func @library(%x: tensor<64x100xbf16>, %w: tensor<100x64xbf16>, %a: tensor<
   %e = prim.dot %a, %a {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<64x64xf32>
   func.return %d, %e : tensor<64x64xbf16>, tensor<64x64xf32>
 }
+
+// Few tiles with a long sum are the library's, which splits it; few tiles with a short one end soon.
+// CHECK-LABEL: @long
+// CHECK-NEXT:  kernel.extern
+// CHECK-LABEL: @short
+// CHECK-NEXT:  kernel.contract
+func.func @long(%g: tensor<8192x768xbf16>, %x: tensor<8192x768xbf16>) -> tensor<768x768xbf16> {
+  %d = prim.dot %g, %x {batch_a = [], batch_b = [], contract_a = [0], contract_b = [0]} : tensor<768x768xbf16>
+  func.return %d : tensor<768x768xbf16>
+}
+func.func @short(%g: tensor<512x768xbf16>, %x: tensor<512x768xbf16>) -> tensor<768x768xbf16> {
+  %d = prim.dot %g, %x {batch_a = [], batch_b = [], contract_a = [0], contract_b = [0]} : tensor<768x768xbf16>
+  func.return %d : tensor<768x768xbf16>
+}
