@@ -173,8 +173,9 @@ def compile_with_dynamo(
     log = log or CaptureLog()
     backend = DynamoBackend(compile_captured, fullgraph=fullgraph, log=log)
     extra: dict[str, Any] = {}
-    if dynamo_accepts("recompile_limit") and recompile_limit is not None:
-        extra["recompile_limit"] = recompile_limit
+    settings: dict[str, Any] = dict(SETTINGS)
+    if recompile_limit is not None:  # older torch has one limit for the whole process
+        (extra if dynamo_accepts("recompile_limit") else settings)["recompile_limit"] = recompile_limit
     optimize = torch._dynamo.optimize(
         backend,  # pyright: ignore[reportArgumentType]
         nopython=fullgraph,
@@ -185,7 +186,7 @@ def compile_with_dynamo(
         **extra,
     )
     if not disable:
-        _set_while_tracing(optimize, fullgraph)
+        _set_while_tracing(optimize, fullgraph, settings)
         again = (compile_captured, fullgraph, dynamic, recompile_limit)
         # A copied or unpickled module compiles for itself; copy and pickle ask the object, not its class.
         setattr(optimize, "__reduce_ex__", lambda protocol: (_context_of, again))  # noqa: B010
@@ -209,7 +210,7 @@ def _note_guards(log: CaptureLog, guards: object) -> None:
     log.guards.sort()
 
 
-def _set_while_tracing(context: object, fullgraph: bool) -> None:
+def _set_while_tracing(context: object, fullgraph: bool, settings: dict[str, Any]) -> None:
     """Switch our settings on whenever Dynamo traces for this function.
 
     `backend_ctx_ctor` would do it around every call, at several times the price of the call itself.
@@ -217,7 +218,7 @@ def _set_while_tracing(context: object, fullgraph: bool) -> None:
     callback = getattr(context, "callback", None)
     if callback is None:
         return
-    context.callback = _Settings(callback, fullgraph)  # pyright: ignore[reportAttributeAccessIssue]
+    context.callback = _Settings(callback, fullgraph, settings)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _is_transform(frame: object) -> bool:
@@ -236,13 +237,14 @@ class _Settings:
     transform as a program of its own between two graphs.
     """
 
-    def __init__(self, callback: Callable[..., object], fullgraph: bool) -> None:
+    def __init__(self, callback: Callable[..., object], fullgraph: bool, settings: dict[str, Any]) -> None:
         self._torchdynamo_orig_backend = callback
         self._fullgraph = fullgraph
+        self._settings = settings
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         trace = self._torchdynamo_orig_backend
-        with dynamo_config.patch(dict(SETTINGS)):
+        with dynamo_config.patch(self._settings):
             met = MeetingTransforms(apart=_is_transform(args[0]))
             try:
                 with met:

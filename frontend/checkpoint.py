@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
@@ -50,6 +51,15 @@ def tagging(recorder: Recorder, policy: Policy | None, default: str | None = Non
         recorder.policy, recorder.tag = before
 
 
+def _context_of(result: object) -> SelectiveCheckpointContext:
+    """What a policy is told beside the call; older torch says nothing of the result."""
+    more = {"op_output": result} if _TELLS_RESULT else {}
+    return SelectiveCheckpointContext(is_recompute=False, **more)
+
+
+_TELLS_RESULT = "op_output" in inspect.signature(SelectiveCheckpointContext).parameters
+
+
 class AskPolicy(TorchDispatchMode):
     """Asks the policy for each kernel of one call."""
 
@@ -68,8 +78,7 @@ class AskPolicy(TorchDispatchMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func not in SAC_IGNORED_OPS:
-            context = SelectiveCheckpointContext(is_recompute=False, op_output=result)
-            answer = self.policy(context, func, *args, **kwargs)
+            answer = self.policy(_context_of(result), func, *args, **kwargs)
             if isinstance(answer, bool):
                 answer = CheckpointPolicy.MUST_SAVE if answer else CheckpointPolicy.PREFER_RECOMPUTE
             self.answers.add(answer.name.lower())

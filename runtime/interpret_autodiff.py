@@ -50,7 +50,9 @@ class _Rule(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, op: autodiff.CustomOp, frame: Frame, *operands: Tensor) -> tuple[Tensor, ...]:
         values = cast(list[Tensor], frame.run_region(op.forward, operands))
-        results = tuple(v.clone() if any(v is x for x in operands) else v for v in values[: len(op.results)])
+        results: tuple[Tensor, ...] = ()
+        for v in values[: len(op.results)]:  # autograd knows a tensor that is given twice by its last place alone
+            results += (v.clone() if any(v is x for x in (*operands, *results)) else v,)
         saved = values[len(op.results) :]
         ctx.save_for_backward(*saved)
         ctx.mark_non_differentiable(*(results[k] for k in op.non_differentiable))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -60,7 +61,9 @@ def test_under_fullgraph_it_is_an_error_of_ours():
     with pytest.raises(UnsupportedError, match="has no compiled form") as caught:
         compile_with_dynamo(f, refuse, fullgraph=True)(torch.ones(3))
     assert caught.value.cure == "none" and caught.value.op == "test"
-    assert caught.value.location == SourceLocation(__file__, f.__code__.co_firstlineno + 1, 16)
+    found = caught.value.location
+    assert found is not None and found.column in (16, 0)  # older torch tells no column
+    assert replace(found, column=16) == SourceLocation(__file__, f.__code__.co_firstlineno + 1, 16)
 
 
 def test_a_failing_import_is_a_named_fallback(captures, monkeypatch):
