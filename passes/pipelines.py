@@ -26,7 +26,16 @@ INFERENCE = ("end-differentiation", "simplify", "partition")
 
 FUSE = "fuse{contractions=library}"
 
-KERNELS = ("select-library", "decompose{to=elementary}", "simplify", "join-dots", FUSE, "schedule", "plan-memory")
+KERNELS = (
+    "select-library",
+    "decompose{to=elementary}",
+    "simplify",
+    "join-dots",
+    "chunk-rows",
+    FUSE,
+    "schedule",
+    "plan-memory",
+)
 """From primitives to planned kernels, for one direction."""
 
 

@@ -116,7 +116,9 @@ def _broadcast(x: Buffer, like: Buffer) -> Buffer:
 
 
 def _multiply(a: Tensor, b: Tensor, out: Tensor, bias: Sequence[Tensor]) -> None:
-    if a.dim() == 2:
+    if bias and bias[0].data_ptr() == out.data_ptr() and bias[0].shape == out.shape:  # it adds to what is there
+        out.addmm_(a, b) if a.dim() == 2 else out.baddbmm_(a, b)
+    elif a.dim() == 2:
         if bias:
             torch.addmm(bias[0], a, b, out=out)
         else:

@@ -80,7 +80,7 @@ def emit_gemm(frame: Frame, call: LibraryCall, gemm: Gemm) -> None:
     dtype = call.results[0].dtype
     literals = dict(cast("tuple[tuple[str, str], ...]", call.arguments))
     biased = literals.get("bias") is not None
-    if biased:
+    if biased and call.operands[2] != call.results[0]:  # a product may add to what is in its place
         copy_elements(frame, broadcast(call.operands[2], call.results[0]), call.results[0])
     bases = [frame.address(buffer) for buffer in (call.operands[0], call.operands[1], call.results[0])]
     writer = _Writer(frame, gemm, dtype)

@@ -47,7 +47,7 @@ def seen(node: Node, position: int, strides: Strides) -> Seen:
     Views are looked through as far as the callee can follow; where it cannot, the operand itself gets a buffer.
     """
     operand = node.operands[position]
-    if not _takes_views(node):
+    if not _takes_views(node) or (isinstance(node.op, prim.DotOp) and position > 1):
         return Seen(operand)
     shape = operand.shape
     bounds = sizes_as_bounds(shape)

@@ -55,7 +55,7 @@ class FusePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Fuse every function of the module."""
         for func in ir.functions(op).values():
-            fuse_function(func, self.target, policy=Policy.of(self.contractions))
+            fuse_function(func, self.target, policy=Policy.of(self.contractions, self.target))
 
 
 def fuse_function(func: FuncOp, target: str = "cpu", *, policy: Policy | None = None) -> None:
@@ -221,7 +221,8 @@ class Program:
                 operands = [(buffers[s.value], s.view) for s in self.operands[step]]
                 bias = self.biases.get(step)
                 if bias is None:
-                    op = emit_extern(step, operands)
+                    adds = isinstance(step.op, prim.DotOp) and len(operands) == 3
+                    op = emit_extern(step, operands, (("bias", "c"),) if adds else ())
                     buffers.update(zip(step.results, op.results, strict=True))
                 else:
                     op = emit_extern(step, [*operands, (buffers[bias.bias], None)], (("bias", "c"),))

@@ -20,6 +20,7 @@ from isthmus.dialects import prim
 from isthmus.dialects.prim.base import integer, ints, without
 from isthmus.ir import Shape
 from isthmus.passes.analysis import cost
+from isthmus.passes.analysis.pieces import piece_of, product_that_adds
 from isthmus.sizes import Dim
 
 
@@ -84,6 +85,8 @@ class Node:
     cost: float = 0.0
     along: int | None = None
     """The dim along which its operands lie side by side, where it takes a concatenation piece by piece."""
+    piece: int | None = None
+    """Which of several pieces of a computation it belongs to, done one after the other."""
     identity: object = None
     """What two arithmetic nodes share where the same scalar op serves both."""
 
@@ -183,6 +186,10 @@ class Graph:
         return value
 
     def _add_op(self, op: Operation) -> None:
+        dot = product_that_adds(op)
+        if dot is not None:
+            self._let_add(self.values[dot.y], op)
+            return
         operands = tuple(self.values[v] for v in ir.operands_of(op))
         kind = kind_of(op)
         reduced = _reduced(op)
@@ -190,11 +197,22 @@ class Graph:
             operands = (self._partial(op, operands[0], reduced),)
             reduced = (0,)
         node = self._add(Node(kind, op, operands, 0, (), reduced, _form(op)))
+        node.piece = piece_of(op)
+        for operand in operands:
+            if operand.maker.piece not in (None, node.piece):  # a piece is done when others begin
+                operand.root = operand.required = True
         if isinstance(op, prim.PrimOp):
             node.cost = type(op).COST
             node.identity = (type(op), *op.properties.values())
         for result in op.results:
             self._result(node, result)
+
+    def _let_add(self, product: Value, addition: Operation) -> None:
+        """A product takes what it is added to as a third operand."""
+        node, before = product.maker, self.values[addition.operands[1]]
+        node.operands = (*node.operands, before)
+        before.users.append(node)
+        self.values[addition.results[0]] = product
 
     def _splits(self, x: Value, reduced: tuple[int, ...]) -> bool:
         return cost.splits(x.shape, reduced, self.target)

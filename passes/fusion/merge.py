@@ -272,6 +272,9 @@ class Merger:
     def _merge(self, first: Cluster, second: Cluster) -> Cluster:
         if len(first.frames) + len(second.frames) > LARGEST_KERNEL:
             raise Refused(f"the kernel would have more than {LARGEST_KERNEL} reductions and buffers")
+        pieces = {n.piece for c in (first, second) for n in c.frames}
+        if len(pieces) > 1:
+            raise Refused("they belong to pieces of a computation that are done one after the other")
         if self.depends(second, first) or self.depends(first, second):
             raise Refused(BETWEEN)
         both = (first, second)

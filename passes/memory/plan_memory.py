@@ -130,6 +130,8 @@ class Lifetimes:
         if isinstance(op, kernel.ReshapeOp):
             buffer = self.buffers.get(ir.operands_of(op)[0])
             return None if buffer is None or self._is_handed_twice(op.results[0], buffer) else buffer
+        if isinstance(op, kernel.ExternOp):
+            return self._added_to(op)
         if isinstance(op, kernel.FusedOp) and op.initial_[number] is not None:
             source = op.inputs[cast(int, op.initial_[number])]
             buffer = self.buffers.get(source)
@@ -141,6 +143,19 @@ class Lifetimes:
             ):
                 return buffer
         return self._taken_over(op, number) if isinstance(op, kernel.FusedOp) else None
+
+    def _added_to(self, op: kernel.ExternOp) -> Buffer | None:
+        """The buffer of what a product is added to, where nobody reads that afterwards: it adds in place."""
+        operands = ir.operands_of(op)
+        args = cast("tuple[tuple[str, ir.LiteralValue], ...]", op.args.data)
+        adds = op.symbol.data == "prim.dot" and len(operands) == 3 and dict(args).get("bias") is not None
+        buffer = self.buffers.get(operands[2]) if adds else None
+        if buffer is None or operands[2].type != op.results[0].type or op.views_[2] is not None:
+            return None
+        plain = kernel.strides_of(operands[2]) == kernel.strides_of(op.results[0])
+        alone = all(self._dies_at(v, op) for v in buffer.values) and buffer.place is None
+        read = any(self.buffers.get(v) is buffer for v in operands[:2])
+        return buffer if plain and alone and not read else None
 
     def _taken_over(self, op: kernel.FusedOp, number: int) -> Buffer | None:
         """The buffer of an operand of the result's type that nobody reads afterwards, if the kernel can write over it.

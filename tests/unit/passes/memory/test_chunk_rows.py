@@ -1,0 +1,114 @@
+"""Large matrices in pieces of rows: the same numbers, less memory, and what must stay whole stays whole."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+import torch
+import torch.nn.functional as F
+from xdsl.dialects.builtin import ModuleOp
+
+import isthmus
+from isthmus import ir
+from isthmus.dialects import kernel, new_context, prim
+from isthmus.driver.api import trace
+from isthmus.passes import pipelines
+from isthmus.passes.pipelines import INFERENCE, run_passes
+from isthmus.runtime import interpret
+
+ROWS, WIDTH, CLASSES = 512, 24, 1000
+CUT = "chunk-rows{least=100000 most=600000}"
+
+
+def head(h, w, t, bias=None):
+    """The loss of a linear layer over many classes, and all gradients."""
+    given = [h, w] if bias is None else [h, w, bias]
+    loss = F.cross_entropy(F.linear(h, w, bias), t)
+    return loss.detach(), *torch.autograd.grad(loss, given)
+
+
+def arguments(dtype=torch.float32, bias=False):
+    torch.manual_seed(0)
+    h, w = torch.randn(ROWS, WIDTH), torch.randn(CLASSES, WIDTH)
+    t = torch.randint(0, CLASSES, (ROWS,))
+    t[::5] = -100
+    more = [torch.randn(CLASSES)] if bias else []
+    return [x.to(dtype).requires_grad_() if x.is_floating_point() else x for x in (h, w, t, *more)]
+
+
+def lowered(function, args, *passes: str) -> ModuleOp:
+    module = trace(function, *args).module
+    before = ("select-library", "decompose{to=elementary}", "simplify", "join-dots")
+    run_passes(new_context(), module, ["functionalize", "decompose", *INFERENCE, *before, *passes])
+    return module
+
+
+def widest(module: ModuleOp) -> int:
+    """The elements of the largest product."""
+    return max(cast(int, ir.numel(op.y)) for op in module.walk() if isinstance(op, prim.DotOp))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_pieces_give_the_same_numbers(bias):
+    args = arguments(torch.float64, bias)
+    whole, cut = lowered(head, args), lowered(head, args, "chunk-rows{least=100000 most=1200000}")
+    assert widest(whole) == ROWS * CLASSES
+    assert widest(cut) <= ROWS // 4 * CLASSES
+    ir.verify(cut)
+    inputs = [a.detach() for a in args]
+    for found, wanted in zip(
+        interpret.run(ir.function(cut, "forward"), inputs),
+        interpret.run(ir.function(whole, "forward"), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_products_add_in_place_and_pieces_share_memory():
+    module = lowered(head, arguments(), CUT, "fuse", "schedule", "plan-memory")
+    func = ir.function(module, "forward")
+    externs = [op for op in kernel.launches(func) if isinstance(op, kernel.ExternOp)]
+    assert len(externs) == 12
+    logits = [op.places for op in externs if ir.shape_of(op.results[0]) == (ROWS // 4, CLASSES)]
+    weights = [op.places for op in externs if ir.shape_of(op.results[0]) == (CLASSES, WIDTH)]
+    assert len(logits) == len(weights) == 4
+    assert len(set(logits)) == len(set(weights)) == 1
+    whole = lowered(head, arguments(), "fuse", "schedule", "plan-memory")
+    held = [ir.literal(ir.function(m, "forward"), "isthmus.temporary_bytes") for m in (module, whole)]
+    assert cast(int, held[0]) * 3 < cast(int, held[1])
+
+
+@pytest.mark.parametrize("dtype,tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_machine_code_in_pieces(monkeypatch, dtype, tolerance):
+    chosen = tuple(CUT if text == "chunk-rows" else text for text in pipelines.KERNELS)
+    monkeypatch.setattr(pipelines, "KERNELS", chosen)
+    args = arguments(dtype, bias=True)
+    compiled = isthmus.compile(head, capture="trace", options={"cache": False})
+    exact = head(*(a.detach().double().requires_grad_() if a.is_floating_point() else a for a in args))
+    for _ in range(2):
+        for found, wanted in zip(compiled(*args), exact, strict=True):
+            torch.testing.assert_close(found.double(), wanted, rtol=tolerance, atol=tolerance)
+    assert isthmus.last_call_native()
+
+
+def test_what_is_wanted_whole_stays_whole():
+    def probabilities(h, w):
+        return torch.softmax(h @ w.t(), -1)
+
+    def far(h, w):
+        """Every row needs the largest of all rows."""
+        z = h @ w.t()
+        return (z / z.amax()).sum(-1)
+
+    h, w, *_ = arguments()
+    for function in (probabilities, far):
+        assert widest(lowered(function, [h, w], CUT)) == ROWS * CLASSES
+
+
+def test_a_loss_alone_needs_no_matrix():
+    def loss(h, w, t):
+        return F.cross_entropy(h @ w.t(), t)
+
+    with torch.no_grad():
+        assert widest(lowered(loss, [a.detach() for a in arguments()], CUT)) == ROWS // 4 * CLASSES
