@@ -63,11 +63,11 @@ def test_epilogues(m: int, n: int, k: int) -> None:
         return z, y, y + r, y.float().sum(0)
 
     given = [normal(m, k) / k**0.5, normal(n, k), normal(n), normal(m, n)]
-    wanted = function(*(t.double() for t in given))
+    wanted, eager = function(*(t.double() for t in given)), function(*given)
     found = compiled(function)(*given)
     assert isinstance(found, tuple)
-    for one, other in zip(found, wanted, strict=True):
-        close(one, other)
+    for one, other, exact in zip(found, eager, wanted, strict=True):
+        assert float((one - exact).norm()) <= 1.1 * float((other - exact).norm()) + 1e-6 * float(exact.norm())
 
 
 def test_a_step_of_training() -> None:
