@@ -72,12 +72,8 @@ class Contraction(Cluster):
 def is_contraction(node: Node, ability: Ability, policy: Policy) -> bool:
     """Whether a library call is a product that a kernel of ours may make too."""
     op = node.op
-    return (
-        isinstance(op, prim.DotOp)
-        and len(node.operands) == 2
-        and ir.dtype_of(op.y) in ability.dtypes
-        and policy.takes(op)
-    )
+    multiplies = isinstance(op, prim.DotOp) and len(node.operands) == 2
+    return multiplies and ir.dtype_of(op.y) in ability.dtypes and policy.takes(op)
 
 
 def plain(node: Node, stored: Callable[[Value], bool], strides: Strides, ability: Ability) -> Contraction:
@@ -172,7 +168,7 @@ def take_contractions(merger: Merger, fixed: frozenset[Value], policy: Policy, t
         trial.take_prologue(value)
     for node in list(trial.nodes):
         trial.take_epilogue(node)
-        if policy.takes_alone(node) or (trial.ability.alone and not policy.weighs):
+        if trial.ability.alone and not policy.weighs:  # it moves no fewer bytes than the library's
             trial.take_alone(node)
     for value in factors:  # what a product alone was not worth one with an epilogue may be
         trial.take_prologue(value)
