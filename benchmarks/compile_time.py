@@ -1,6 +1,6 @@
 """Where the time of a first training step goes: milliseconds per stage for GPTs of several depths, and per layer more.
 
-    python benchmarks/compile_time.py [--layers 4 12] [--capture dynamo|trace] [--contractions large|own|library]
+    python benchmarks/compile_time.py [--layers 4 12] [--capture dynamo|trace] [--contractions auto|large|own|library]
 
 Each depth is compiled in a process of its own, on one thread, without cached objects; wall
 time, so on a quiet machine. `capture` is what comes before
@@ -63,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, nargs="+", default=[4, 12])
     parser.add_argument("--capture", choices=("dynamo", "trace"), default="dynamo")
-    parser.add_argument("--contractions", choices=("large", "own", "library"), default="library")
+    parser.add_argument("--contractions", choices=("auto", "large", "own", "library"), default="auto")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one is not None:

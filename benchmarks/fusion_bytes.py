@@ -238,7 +238,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--native", action="store_true")
     parser.add_argument("--strategy", default="min-cut", help="how forward and backward are cut")
-    parser.add_argument("--contractions", default="library", choices=("auto", "library", "large", "own"), help="who multiplies")
+    who = ("auto", "library", "large", "own")
+    parser.add_argument("--contractions", default="auto", choices=who, help="who multiplies")
     options = parser.parse_args()
     print(
         f"{'program':20} {'kernels f, b':>14} {'distinct':>9} {'calls':>8} {'MB f, b':>16} {'target':>22} {'peer':>22}"

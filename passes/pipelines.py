@@ -24,7 +24,7 @@ JOINT = ("differentiate", "end-differentiation", "simplify", "partition")
 INFERENCE = ("end-differentiation", "simplify", "partition")
 """A program without gradients: one forward function."""
 
-FUSE = "fuse{contractions=library}"
+FUSE = "fuse{contractions=auto}"
 
 KERNELS = (
     "select-library",
@@ -39,12 +39,12 @@ KERNELS = (
 """From primitives to planned kernels, for one direction."""
 
 
-def cpu_kernels(contractions: str = "library") -> tuple[str, ...]:
+def cpu_kernels(contractions: str = "auto") -> tuple[str, ...]:
     """Give the passes from primitives to planned kernels for a CPU; `contractions` as `fuse` takes it."""
     return tuple(f"fuse{{contractions={contractions}}}" if text == FUSE else text for text in KERNELS)
 
 
-def gpu_kernels(contractions: str = "library") -> tuple[str, ...]:
+def gpu_kernels(contractions: str = "auto") -> tuple[str, ...]:
     """Give the passes from primitives to planned kernels for a GPU: its own schedule and libraries."""
     fuse = f"fuse{{target=gpu contractions={contractions}}}"
     own = {"select-library": "select-library{device=cuda}", FUSE: fuse, "schedule": "schedule-gpu"}

@@ -1,10 +1,10 @@
 """A contraction of our own as a function: blocks are packed while the prologue is applied, tiles stay in registers.
 
-A partition is a block of the result; those that differ in rows alone and are run by one call are walked as one. The
-walk takes k in steps of KC: the columns of B are packed (KC x NR panels), then MC rows of A at a time (KC x MR
-panels), and a block of sums is made of both (`contract_tile`). A factor that nothing is computed on is packed by a
-shared function (`contract_panels`), any other by one that applies the prologue; after the last step of k whole rows of
-sums go to the epilogue, unless the sums are all there is to write.
+A partition is a block of the result; those of the same columns that are run by one call are walked as one, and so are
+those of all rows where rows are not cut. The walk takes k in steps of KC: the columns of B are packed (KC x NR panels),
+then MC rows of A at a time (KC x MR panels), and a block of sums is made of both (`contract_tile`). A factor that
+nothing is computed on is packed by a shared function (`contract_panels`), any other by one that applies the prologue;
+after the last step of k whole rows of sums go to the epilogue, unless the sums are all there is to write.
 
 Every element of the result is the same sum whoever computes it: chains of fused multiply-adds over KC steps of k, the
 chains added in order.
@@ -158,14 +158,21 @@ class _Blocks:
         self.sums = f.address(self.block_b, blocks[1], "i8")
         self.counts = [self.size(g) for g in b.grid]
         _, down, across = self.counts
-        last = self._divided(end + (down - 1), down)
-        with f.loop(self._divided(begin, down), last) as group:  # partitions that differ in rows alone
-            column, outer = self._split(group, across)
-            first = f.intrinsic("smax", begin - group * down, f.index(0))
-            behind = f.intrinsic("smin", end - group * down, down)
-            columns = self._range(self.n, b.nr, column, across)
-            self._clear((outer * down + first, outer * down + behind), columns)
-            self._batches(outer, (first, behind), columns)
+        by_columns = down.constant == 1
+        parts = across if by_columns else down
+        last = self._divided(end + (parts - 1), parts)
+        with f.loop(self._divided(begin, parts), last) as group:  # partitions of the same columns, or of all rows
+            first = f.intrinsic("smax", begin - group * parts, f.index(0))
+            behind = f.intrinsic("smin", end - group * parts, parts)
+            if by_columns:
+                outer, rows = group, (f.index(0), f.index(1))
+                left, right = (self._range(self.n, b.nr, part, across) for part in (first, behind - 1))
+                columns = left[0], right[1]
+            else:
+                column, outer = self._split(group, across)
+                rows, columns = (first, behind), self._range(self.n, b.nr, column, across)
+            self._clear((outer * down + rows[0], outer * down + rows[1]), columns)
+            self._batches(outer, rows, columns)
         f.call_void("free", memory)
         f.finish()
 

@@ -25,6 +25,9 @@ LEAST = 32
 LARGE = 1 << 24
 """Multiplications from which a kernel of ours multiplies no slower than the library: measured."""
 
+LONG = 128
+"""Rows, columns and terms from which that holds with nothing around the product."""
+
 LOSS = 0.05
 """The part of its time that a smaller product loses: more of it is packing."""
 
@@ -49,12 +52,14 @@ class Policy:
     """Those of at least so many multiplications."""
     weighs: bool = False
     """Whether what small kernels lose against the library counts against them."""
+    alone: bool = False
+    """Whether those with nothing around them are taken where a kernel of ours is faster."""
 
     @staticmethod
-    def of(contractions: str) -> Policy | None:
+    def of(contractions: str, target: str = "cpu") -> Policy | None:
         """Give what the option of `fuse` stands for; None: every product is the library's."""
-        named = {"library": None, "large": Policy(LARGE), "own": Policy(), "auto": Policy(weighs=True)}
-        return named[contractions]
+        auto = Policy(weighs=True, alone=target == "cpu")
+        return {"library": None, "large": Policy(LARGE), "own": Policy(), "auto": auto}[contractions]
 
     def takes(self, op: prim.DotOp) -> bool:
         """Whether a product may be a kernel's: no few rows, columns or terms, and known how many rows and columns."""
@@ -66,6 +71,12 @@ class Policy:
         """What a product loses by being a kernel of ours, in bytes moved."""
         flops = cost.flops(cast(prim.DotOp, node.op))
         return LOSS * flops / FLOPS_PER_BYTE if self.weighs and flops < 2 * LARGE else 0.0
+
+
+    def takes_alone(self, node: Node) -> bool:
+        """Whether a product with nothing around it is better made by a kernel of ours."""
+        op = cast(prim.DotOp, node.op)
+        return self.alone and cost.flops(op) >= 2 * LARGE and min(map(cost.numeric, _extents(op))) >= LONG
 
 
 def _extents(op: prim.DotOp) -> Shape:

@@ -168,7 +168,7 @@ def take_contractions(merger: Merger, fixed: frozenset[Value], policy: Policy, t
         trial.take_prologue(value)
     for node in list(trial.nodes):
         trial.take_epilogue(node)
-        if trial.ability.alone and not policy.weighs:  # it moves no fewer bytes than the library's
+        if policy.takes_alone(node) or (trial.ability.alone and not policy.weighs):
             trial.take_alone(node)
     for value in factors:  # what a product alone was not worth one with an epilogue may be
         trial.take_prologue(value)

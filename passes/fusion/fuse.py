@@ -55,7 +55,7 @@ class FusePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Fuse every function of the module."""
         for func in ir.functions(op).values():
-            fuse_function(func, self.target, policy=Policy.of(self.contractions))
+            fuse_function(func, self.target, policy=Policy.of(self.contractions, self.target))
 
 
 def fuse_function(func: FuncOp, target: str = "cpu", *, policy: Policy | None = None) -> None:

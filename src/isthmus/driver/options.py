@@ -59,7 +59,7 @@ class Options:
     decompositions: str = "default"
     cache: bool = True
     recompile_limit: int = 64
-    contractions: str = "library"
+    contractions: str = "auto"
     cuda_graphs: bool = False
     fold_into_conv: bool = False
     forward_compiler: Compiler | str | None = None
