@@ -128,6 +128,11 @@ def _unary(c: Context, op: Operation, x: tuple[Value, ...], dtype: str) -> Value
     return vector_math.UNARY[_UNARY[type(op)]](c.math, x[0])
 
 
+@rule(prim.PolygammaOp)
+def _polygamma(c: Context, op: Operation, x: tuple[Value, ...], dtype: str) -> Value:
+    return vector_math.polygamma(c.math, x[0], cast(int, cast(Literal, op.properties["order"]).data))
+
+
 @rule(prim.Atan2Op)
 def _atan2(c: Context, op: Operation, x: tuple[Value, ...], dtype: str) -> Value:
     return vector_math.BINARY["atan2"](c.math, *x)

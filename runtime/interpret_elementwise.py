@@ -15,7 +15,16 @@ from xdsl.ir import Operation
 
 from isthmus import ir
 from isthmus.dialects import prim
-from isthmus.runtime.interpret_table import TABLE, Frame, Value, evaluates, literal_str, tensors, torch_dtype
+from isthmus.runtime.interpret_table import (
+    TABLE,
+    Frame,
+    Value,
+    evaluates,
+    literal_int,
+    literal_str,
+    tensors,
+    torch_dtype,
+)
 
 _Function: TypeAlias = Callable[..., Tensor]
 
@@ -237,6 +246,13 @@ for _cls, _function in {**_UNARY, **_MORE}.items():
 def compare(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequence[Value]:
     """a ⋄ b"""
     return (_COMPARE[literal_str(op, "predicate")](*operands),)
+
+
+@evaluates(prim.PolygammaOp)
+def polygamma(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequence[Value]:
+    """ψ⁽ⁿ⁾"""
+    (x,) = tensors(operands)
+    return (torch.polygamma(literal_int(op, "order"), x.double()).to(x.dtype),)
 
 
 @evaluates(prim.ConvertOp)

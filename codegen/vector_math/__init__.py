@@ -14,6 +14,7 @@ from isthmus.codegen.vector_math.gamma import digamma, lgamma
 from isthmus.codegen.vector_math.gates import gelu, gelu_tanh, ndtr, normal_density, silu, tanh_gate
 from isthmus.codegen.vector_math.inverse import acos, asin, atan, atan2
 from isthmus.codegen.vector_math.logarithm import acosh, asinh, atanh, log, log1p, log2, log10
+from isthmus.codegen.vector_math.polygamma import polygamma
 from isthmus.codegen.vector_math.power import pow
 from isthmus.codegen.vector_math.rounding import (
     ceil,
@@ -44,4 +45,4 @@ UNARY: dict[str, Unary] = {
 BINARY: dict[str, Binary] = {rule.__name__: rule for rule in (pow, atan2, copysign, nextafter, remainder)}
 """Functions of two numbers by name."""
 
-__all__ = ["BINARY", "UNARY", "Binary", "Math", "Unary"]
+__all__ = ["BINARY", "UNARY", "Binary", "Math", "Unary", "polygamma"]

@@ -127,7 +127,7 @@ def _lgamma(m: Math, x: Value) -> Value:
     a = m.fabs(x)
     high, low = _log_gamma(m, a)
     negative = f.compare("olt", x, 0.0)
-    mirror = double_log(m, math.pi / (a * _sine(m, a)))
+    mirror = double_log(m, math.pi / (a * sine_and_cosine(m, a)[0]))
     below = _sum(m, mirror, (-high, -low))
     result = f.select(negative, below[0] + below[1], high + low)
     log = double_log(m, a)[0]
@@ -167,16 +167,18 @@ def _log_gamma(m: Math, a: Value) -> Pair:
     return _sum(m, _product(m, log, (times, m.const(0.0, a))), (base[0], base[1]))
 
 
-def _sine(m: Math, a: Value) -> Value:
-    """Give |sin πa|: sin πr for |r| <= 1/4, cos π(1/2 - |r|) above, r the distance from an integer."""
+def sine_and_cosine(m: Math, x: Value) -> Pair:
+    """Give |sin πx| and cos πx with the sign of the tangent, from the distance r of x from an integer, |r| <= 1/2."""
     f = m.f
-    r = m.fabs(a - f.intrinsic("rint", a))
-    outer = f.compare("ogt", r, 0.25)
-    y = f.select(outer, 0.5 - r, r) * math.pi
+    r = x - f.intrinsic("rint", x)
+    size = m.fabs(r)
+    outer = f.compare("ogt", size, 0.25)
+    y = f.select(outer, 0.5 - size, size) * math.pi
     z = y * y
     sine = m.mla(z * y, m.horner(z, SIN), y)
     cosine = m.mla(z * z, m.horner(z, COS), m.mla(z, -0.5, 1.0))
-    return f.select(outer, cosine, sine)
+    first, second = f.select(outer, cosine, sine), f.select(outer, sine, cosine)
+    return first, f.select(f.compare("olt", r, 0.0), -second, second)
 
 
 @in_double

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from isthmus.dialects.prim.base import prim_op
+from xdsl.irdl import prop_def
+
+from isthmus.dialects.prim.base import Literals, Types, integer, prim_op, require
 from isthmus.dialects.prim.elementwise import FLOATS, INEXACT, UnaryOp
+from isthmus.ir import Literal
 
 
 @prim_op
@@ -231,3 +234,20 @@ class DigammaOp(UnaryOp):
     name = "prim.digamma"
     DOMAIN: ClassVar = FLOATS
     COST: ClassVar = 60.0
+
+
+@prim_op
+class PolygammaOp(UnaryOp):
+    """y = the derivative of digamma of this order, 1 <= order <= 20"""
+
+    name = "prim.polygamma"
+    order = prop_def(Literal)
+    DOMAIN: ClassVar = FLOATS
+    COST: ClassVar = 80.0
+    LARGEST: ClassVar = 20
+
+    @classmethod
+    def infer(cls, types: Types, literals: Literals) -> Types:
+        order = integer(literals["order"])
+        require(1 <= order <= cls.LARGEST, lambda: f"order {order} is not in [1, {cls.LARGEST}]")
+        return super().infer(types, literals)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 from xdsl.ir import SSAValue
 
@@ -172,8 +173,17 @@ def lgamma(e: Emitter, x: SSAValue, y: SSAValue) -> SSAValue:
 
 @derivative(prim.DigammaOp)
 def digamma(e: Emitter, x: SSAValue, y: SSAValue) -> SSAValue:
-    """y' = ψ₁(x), the trigamma function: a library call."""
-    return e.opaque("polygamma", (x,), (1, ir.Operand(0)), (x.type,))[0]
+    """y' = ψ₁(x), the trigamma function."""
+    return e.op(prim.PolygammaOp, (x,), {"order": 1}).y
+
+
+@pullback(prim.PolygammaOp)
+def polygamma(e: Emitter, op: prim.PolygammaOp, cts: Cotangents, needs: Needs) -> Cotangents:
+    """y = ψₙ(x): x̄ = ȳ·ψₙ₊₁(x), beyond the last order by a library call."""
+    order = cast(int, op.order.data) + 1
+    if order <= op.LARGEST:
+        return (e.mul(one(cts), e.op(prim.PolygammaOp, (op.x,), {"order": order}).y),)
+    return (e.mul(one(cts), e.opaque("polygamma", (op.x,), (order, ir.Operand(0)), (op.x.type,))[0]),)
 
 
 @derivative(prim.NormalDensityOp)

@@ -244,11 +244,15 @@ def mvlgamma(e: Emitter, x: SSAValue, p: int) -> SSAValue:
 
 
 @decomposition("polygamma.default", "special_polygamma.default")
-def polygamma(e: Emitter, call: Call, n: int, x: SSAValue) -> SSAValue:
-    """ψ for n = 0"""
-    if n != 0 or not ir.is_float(ir.dtype_of(x)):
-        raise Refusal("derivatives of the digamma function are left to the library")
-    return e.convert(e.unary(prim.DigammaOp, e.convert(x, inside(call.dtype()))), call.dtype())
+def polygamma(e: Emitter, call: Call, first: int | SSAValue, second: int | SSAValue) -> SSAValue:
+    """The derivative of ψ of an order n; torch's arguments are n, x and in place x, n"""
+    n, x = (second, first) if isinstance(first, SSAValue) else (first, second)
+    assert isinstance(n, int) and isinstance(x, SSAValue)
+    if n > prim.PolygammaOp.LARGEST:
+        raise Refusal("such high derivatives of the digamma function are left to the library")
+    wide = e.convert(x, inside(call.dtype()))
+    y = e.unary(prim.DigammaOp, wide) if n == 0 else e.op(prim.PolygammaOp, (wide,), {"order": n}).y
+    return e.convert(y, call.dtype())
 
 
 @decomposition("vander.default")

@@ -132,6 +132,10 @@ def elementwise() -> Iterator[Sample]:
     for cls, (function, low, high) in UNARY.items():
         x = numbers(3, 4, low=low, high=high)
         yield Sample(cls, "real", lambda e, x, cls=cls: e.unary(cls, x), (x,), function)
+    for order in (1, 2, 20):
+        x = numbers(3, 4, low=0.3, high=4)
+        build = lambda e, x, n=order: e.op(prim.PolygammaOp, (x,), {"order": n}).y  # noqa: E731
+        yield Sample(prim.PolygammaOp, f"order {order}", build, (x,), lambda x, n=order: torch.polygamma(n, x), 2)
     for cls in COMPLEX_UNARY:
         x = numbers(6, low=0.2, high=0.8, dtype=torch.complex128)
         yield Sample(cls, "complex", lambda e, x, cls=cls: e.unary(cls, x), (x,), UNARY[cls][0])
