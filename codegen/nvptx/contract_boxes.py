@@ -15,7 +15,7 @@ from isthmus.codegen.nvptx import tensor_cores as cores
 from isthmus.codegen.nvptx.contract import Contraction
 from isthmus.codegen.nvptx.contract_epilogue import batch_indices
 from isthmus.codegen.nvptx.contract_plan import ContractPlan, Matrix
-from isthmus.codegen.nvptx.contract_results import Results
+from isthmus.codegen.nvptx.contract_results import Results, Share
 from isthmus.codegen.nvptx.shared_memory import (
     barrier_arrive,
     barrier_expect,
@@ -196,7 +196,8 @@ class Boxes(Contraction):
     def _multiply(self) -> None:
         f, plan = self.f, self.plan
         group = f.binary("lshr", self.thread, f.const(7, I32)) - 1
-        self.results = Results(self, group, self.results_start)
+        share = Share(self.row_blocks, not self.taking_turns, self.operand, self.operand_barrier)
+        self.results = Results(self, share, group, self.results_start)
         self.row = f.const(0, I32) if self.taking_turns else group
         """The first of this warpgroup's blocks of rows in a tile."""
         self.speaks = self.results.speaks

@@ -56,10 +56,10 @@ class Matrix:
         """The batch dims that it has."""
         return tuple(d for d in batch if self.stride(d) != 0)
 
-    def can_be_mapped(self, inner: int, batch: tuple[int, ...]) -> bool:
+    def can_be_mapped(self, inner: int, outer: int, batch: tuple[int, ...]) -> bool:
         """Whether the copy engine takes it: neighbours along `inner`, everything else at multiples of 16 bytes."""
         fits = len(self.batch_dims(batch)) + 2 <= MOST_MAP_DIMS and isinstance(self.position.constant, int)
-        return fits and self.stride(inner) == 1 and self.known_alignment(inner) == ALIGNMENT
+        return fits and self.stride(outer) != 0 and self.stride(inner) == 1 and self.known_alignment(inner) == ALIGNMENT
 
     def map(self, inner: int, outer: int, batch: tuple[int, ...], rows: int) -> TensorMap:
         """Describe it for copies of boxes of so many rows of 128 bytes along `inner`."""
@@ -162,8 +162,9 @@ class ContractPlan:
     @cached_property
     def can_be_mapped(self) -> bool:
         """Whether the copy engine takes both factors."""
-        pairs = ((self.a, self.inner(self.a, self.m)), (self.b, self.inner(self.b, self.n)))
-        return self.aligned and all(x.can_be_mapped(inner, self.batch) for x, inner in pairs)
+        pairs = ((self.a, self.m), (self.b, self.n))
+        dims = [(x, (self.k, own) if self.runs_along_k(x) else (own, self.k)) for x, own in pairs]
+        return self.aligned and all(x.can_be_mapped(*inner_outer, self.batch) for x, inner_outer in dims)
 
     @cached_property
     def staged(self) -> dict[k.StoreOp, Matrix]:
@@ -174,20 +175,20 @@ class ContractPlan:
                 (linear,) = k.linear_map(self.kernel, op).data
                 if linear.is_affine() and not op.index_values and op.kind is None and self.aligned:
                     matrix = self._matrix(op)
-                    if matrix.dtype in DTYPES and matrix.can_be_mapped(self.n, self.batch):
+                    if matrix.dtype in DTYPES and matrix.can_be_mapped(self.n, self.m, self.batch):
                         found[op] = matrix
         return found
 
     @cached_property
     def operand(self) -> k.LoadOp | None:
-        """What the epilogue reads where the one result that leaves as boxes is written, if it can come as boxes, too."""
+        """What the epilogue reads where the one result that leaves as boxes is written, if it can come as boxes."""
         if len(self.staged) != 1 or not isinstance(self.sizes[self.k], int) or self.sizes[self.k] == 0:
             return None
         for op in self.fragments.ops:
             if isinstance(op, k.LoadOp) and op.predicate is None and {self.m, self.n} <= op.map.dims():
                 (linear,) = k.linear_map(self.kernel, op).data
                 plain = linear.is_affine() and not linear.values() and ir.dtype_of(op.y) in DTYPES
-                if plain and self._matrix(op).can_be_mapped(self.n, self.batch):
+                if plain and self._matrix(op).can_be_mapped(self.n, self.m, self.batch):
                     return op
         return None
 

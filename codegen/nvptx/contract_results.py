@@ -6,11 +6,12 @@ rounds of fewer columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from isthmus.codegen.llvm_text import I32, I64, Value
 from isthmus.codegen.nvptx import tensor_cores as cores
+from isthmus.codegen.nvptx.contract import Contraction
 from isthmus.codegen.nvptx.contract_plan import ContractPlan
 from isthmus.codegen.nvptx.shared_memory import (
     barrier_expect,
@@ -26,9 +27,6 @@ from isthmus.codegen.nvptx.shared_memory import (
 from isthmus.codegen.nvptx.tensor_cores import BOX_BYTES
 from isthmus.dialects import kernel as k
 
-if TYPE_CHECKING:
-    from isthmus.codegen.nvptx.contract_boxes import Boxes
-
 ROWS = 64
 GROUP, GROUPS, WARPS = 128, 2, 4
 """Threads of a warpgroup, warpgroups that multiply, warps of one."""
@@ -43,10 +41,23 @@ Place = tuple[Value, Value, Value]
 """Which product of the batch, row and column of tiles; i64."""
 
 
+@dataclass(frozen=True)
+class Share:
+    """What a warpgroup has of a tile."""
+
+    row_blocks: int
+    """Blocks of 64 rows."""
+    with_others: bool
+    """Whether all warpgroups work on one tile."""
+    operand: k.LoadOp | None
+    """The operand of the epilogue that comes as boxes, and the barrier that a warpgroup's boxes of it complete."""
+    arrived: Callable[[Value], Value]
+
+
 class Results:
     """The way of one warpgroup's sums, in the code of one thread of it."""
 
-    def __init__(self, form: Boxes, group: Value, start: int) -> None:
+    def __init__(self, form: Contraction, share: Share, group: Value, start: int) -> None:
         """`group`: the number of the warpgroup; `start`: the byte of shared memory where their rooms begin."""
         self.form, self.f, self.plan, self.epilogue = form, form.f, form.plan, form.epilogue
         f, plan = self.f, self.plan
@@ -55,16 +66,15 @@ class Results:
         self.speaks = f.compare("eq", self.within, 0)
         """Whether this thread acts for its warpgroup."""
         self.lane, self.warp = self.within & 31, f.binary("lshr", self.within, f.const(5, I32))
-        self.boxes, self.row_blocks = plan.columns // ROWS, form.row_blocks
+        self.boxes, self.row_blocks = plan.columns // ROWS, share.row_blocks
         self.room = self.boxes * self.row_blocks * BOX_BYTES if self.epilogue.staged else 0
         self.start = start
         self.sums_start = start + GROUPS * self.room
-        self.shares = not form.taking_turns
-        """Whether all warpgroups work on one tile."""
+        self.shares = share.with_others
         self.parts = WARPS * (GROUPS if self.shares else 1)
         self.sums_room = self.parts * plan.columns * 4 * len(plan.sinks)
 
-        self.operand = form.operand
+        self.operand, self.arrived = share.operand, share.arrived
         self.parity = f.slot(I32)
         f.store(f.const(0, I32), self.parity)
 
@@ -91,7 +101,7 @@ class Results:
         assert steps is not None
         with f.when(self.speaks & f.compare("eq", step, min(FETCH_STEP, steps - 1))):
             wait_groups_out(f, only_read=True)  # of the tile before
-            barrier = form.operand_barrier(self.group)
+            barrier = self.arrived(self.group)
             barrier_expect(f, barrier, self.room)
             m0, n0 = self._corner(block, place)
             outer = form.batch_of(plan.matrix_of(self.operand))
@@ -161,7 +171,7 @@ class Results:
             boxes = range(low, min(low + each, self.boxes))
             if self.operand is not None:
                 parity = self.f.load(self.parity, I32)
-                barrier_wait(self.f, self.form.operand_barrier(self.group), parity)
+                barrier_wait(self.f, self.arrived(self.group), parity)
                 self.f.store(parity ^ 1, self.parity)
             elif staged:
                 with self.f.when(self.speaks):

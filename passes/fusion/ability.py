@@ -52,8 +52,8 @@ class Ability:
         """Refused where a draft does more; `classes`: batch, m, n or k by dim."""
         if not self.prologues:
             (dot,) = (i for i in draft.instrs if i.kind == "dot")
-            for factor in dot.args:
-                _require_pieces(factor, strides)
+            for factor, own in zip(dot.args, ("m", "n"), strict=True):
+                _require_pieces(factor, {d for d, c in classes.items() if c in (own, "k")}, strides)
         if self.rows_per_sum is not None:
             self._require_parts(draft, classes)
         if self.fills:
@@ -87,15 +87,15 @@ def _filled(batch: int, m: int, n: int, columns: int) -> float:
     return batch * m * n / (ROWS * columns * PROCESSORS * rounds)
 
 
-def _require_pieces(factor: Instr, strides: Strides) -> None:
-    """A factor is read as it lies: neighbours along one dim, everything else at multiples of 16 bytes."""
+def _require_pieces(factor: Instr, dims: set[int], strides: Strides) -> None:
+    """A factor is read as it lies: neighbours along one of its dims, everything else at multiples of 16 bytes."""
     if factor.kind != "load":
         raise Refused("a factor is computed")
     value, index, guarded = cast("tuple[Value, Index, bool]", factor.data)
     position = constant(0)
     for expr, stride in zip(index, strides(value), strict=True):
         position = position + expr * stride
-    if guarded or not position.is_affine() or position.values():
+    if guarded or not position.is_affine() or position.values() or not dims <= position.dims():
         raise Refused("a factor is no plain matrix")
     steps = [c for _, c in position.terms]
     near = [c for c in steps if c == 1]

@@ -15,6 +15,7 @@ from isthmus.codegen import nvptx
 from isthmus.dialects import kernel as k
 from isthmus.ir import Literal
 from isthmus.passes.memory.contract_schedule_gpu import schedule_contraction
+from isthmus.sizes import Size
 
 WIDTHS, LAYOUTS = (256, 192, 128, 64), ("NN", "NT", "TN", "NT")
 
@@ -82,3 +83,18 @@ def test_what_a_launch_is_given(aligned: bool) -> None:
 def test_an_operand_of_the_epilogue_comes_as_boxes() -> None:
     (made,) = nvptx.emit([scheduled(around(1024, 768), 128)], "sm_90a").kernels.values()
     assert [m.buffer for m in made.maps] == [0, 1, 5, 4]
+
+
+def test_sizes_that_a_launch_tells() -> None:
+    text = product(128, 256, 64, "NN", batch=("s0",)).replace("grid = ", 'symbols = ["s0"], grid = ')
+    op = scheduled(text, 128)
+    (made,) = nvptx.emit([op], "sm_90a").kernels.values()
+    assert made.symbols == ("s0",) and made.grid == 2 * Size.symbol("s0")
+    assert [m.shape[-1] for m in made.maps] == [Size.symbol("s0")] * 3
+    assert "cp.async.bulk.tensor.3d" in nvptx.emit([op], "sm_90a").ptx
+
+
+def test_a_factor_that_is_the_same_for_all_rows_is_copied_by_threads() -> None:
+    text = product(128, 128, 64).replace("map = [d0, d2]", "map = [0, d2]")
+    (made,) = nvptx.emit([scheduled(text, 128)], "sm_90a").kernels.values()
+    assert made.maps == ()

@@ -63,15 +63,13 @@ def close(found, wanted, dtype="bf16") -> None:
     torch.testing.assert_close(found.double(), wanted.double(), rtol=error, atol=error * 8)
 
 
-@pytest.mark.parametrize("columns", [64, 128, 192, 256])
-@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("layout,columns", [("NN", 64), ("NT", 256), ("TN", 192), ("TT", 128), ("TN", 64), ("NN", 256)])
 def test_every_layout(layout, columns):
     (y,), (wanted,) = run(product(128, columns, 128, layout), *factors(128, columns, 128, layout), columns=columns)
     close(y, wanted)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
-@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("layout,dtype", [("NN", "bf16"), ("NT", "f16"), ("TN", "bf16"), ("TT", "f16")])
 @pytest.mark.parametrize("m,n,k", [(40, 72, 200), (130, 66, 36), (33, 35, 77)])
 def test_edges_and_alignments(m, n, k, layout, dtype):
     (y,), (wanted,) = run(product(m, n, k, layout, dtype), *factors(m, n, k, layout, dtype))
