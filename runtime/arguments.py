@@ -42,9 +42,11 @@ def saved_view(argument: Argument, arena: Tensor, sizes: Mapping[str, int]) -> T
 class Arguments:
     """The arguments of one program on one device."""
 
-    def __init__(self, program: Program, device: torch.device) -> None:
+    def __init__(self, program: Program, device: torch.device, alignment: int = 1) -> None:
+        """`alignment`: what addresses have to be multiples of; a tensor at another one is copied."""
         self.program = program
         self.device = device
+        self._low = alignment - 1
         self.written = written(program)
         """Numbers of the arguments that are written in place."""
         self._plain = [_plain(a) for a in program.arguments]
@@ -83,6 +85,10 @@ class Arguments:
         return found, self.sizes(found, dict(zip([s.name for s in program.extra_sizes], passed, strict=False)))
 
     def _tensor(self, number: int, argument: Argument, value: Value, sizes: Mapping[str, int]) -> Tensor:
+        found = self._laid_out(number, argument, value, sizes)
+        return found.clone() if self._low and found.data_ptr() & self._low else found
+
+    def _laid_out(self, number: int, argument: Argument, value: Value, sizes: Mapping[str, int]) -> Tensor:
         plain = self._plain[number]
         if plain and isinstance(value, Tensor) and type(value) in _KINDS and self._is_plain(value, plain):
             return value

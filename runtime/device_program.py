@@ -31,14 +31,19 @@ class DeviceProgram:
 
     fresh = True
 
-    def __init__(self, program: Program, kernels: Sequence[Kernel], device: torch.device) -> None:
-        """`kernels`: how each launch of the program is made, in order."""
+    def __init__(
+        self, program: Program, kernels: Sequence[Kernel], device: torch.device, *, alignment: int = 1
+    ) -> None:
+        """`kernels`: how each launch of the program is made, in order.
+
+        `alignment`: what the address of every argument has to be a multiple of; others are laid out anew.
+        """
         self.program = program
         self.device = device
         launches = zip(program.kernel_calls, kernels, strict=True)
         self._by_torch = {step.symbol: k.reason for step, k in launches if k.launch is None}
         self.native = not self.fallbacks
-        self.takes = Arguments(program, device)
+        self.takes = Arguments(program, device, alignment)
         self._arenas = ArenaPool(keep=0, device=str(device))
         self._only_launches = not program.library_calls and not self._by_torch
         self._native: NativeCall | None = None
@@ -54,6 +59,11 @@ class DeviceProgram:
     def use(self, native: NativeCall) -> None:
         """Make calls by machine code wherever nothing about them is unusual."""
         self._native = native
+
+    @property
+    def is_one_call(self) -> bool:
+        """Whether the usual call is one call of machine code."""
+        return self._native is not None
 
     # ---- the protocol of executables
 

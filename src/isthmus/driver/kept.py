@@ -28,8 +28,7 @@ from isthmus.driver.rules import registered
 from isthmus.frontend.captured import Captured
 from isthmus.runtime import cache, cpu
 from isthmus.runtime.build import store, stored
-from isthmus.runtime.call import NativeProgram
-from isthmus.runtime.convention import Convention
+from isthmus.runtime.convention import Convention, Executable
 from isthmus.runtime.layout import native_facts
 
 
@@ -49,15 +48,34 @@ class Kept:
     """The entries of one captured program: `forward` with its outline, `backward`, `inference`."""
 
     key: str
+    device: torch.device
+    graphs: bool = False
+    """Whether programs of a GPU are replayed as CUDA graphs."""
 
-    def load(self, direction: str) -> tuple[NativeProgram, Outline | None] | None:
+    def load(self, direction: str) -> tuple[Executable, Outline | None] | None:
         """Give a direction and its outline, where an earlier compilation left it."""
-        found = stored(f"{self.key} {direction}", cpu.host_target())
-        return None if found is None else (found[0], cast("Outline | None", found[1]))
+        key = f"{self.key} {direction}"
+        if self.device.type == "cpu":
+            found = stored(key, cpu.host_target())
+            return None if found is None else (found[0], cast("Outline | None", found[1]))
+        from isthmus.driver.kept_on_device import kept_on_device
+        from isthmus.runtime.cuda_graph import GraphedProgram
+
+        there = kept_on_device(key, self.device)
+        if there is None:
+            return None
+        made, outline = there
+        return (GraphedProgram(made) if self.graphs else made), cast("Outline | None", outline)
 
     def keep(self, direction: str, program: Program, text: str, outline: Outline | None = None) -> None:
         """Leave a direction for later processes."""
-        store(f"{self.key} {direction}", program, text, cpu.host_target(), outline)
+        key = f"{self.key} {direction}"
+        if self.device.type == "cpu":
+            store(key, program, text, cpu.host_target(), outline)
+            return
+        from isthmus.driver.kept_on_device import keep_on_device
+
+        keep_on_device(key, program, self.device, outline)
 
 
 def kept_of(captured: Captured, options: Options) -> Kept | None:
@@ -66,14 +84,22 @@ def kept_of(captured: Captured, options: Options) -> Kept | None:
         options.cache
         and options.backend == "native"
         and options.verify == "none"
-        and captured.device.type == "cpu"
         and not (options.forward_compiler or options.backward_compiler or options.partition)
         and not (os.environ.get("ISTHMUS_LOGS") or os.environ.get("ISTHMUS_DUMP"))  # they show passes
     )
     if not plain or registered() or not _is_torchs_own(captured.module):
         return None
     chosen = [f"{f.name}={getattr(options, f.name)!r}" for f in fields(options)]
-    return Kept(cache.digest(fingerprint(captured.module), *chosen, *_surroundings(), compiler_version()))
+    around = (*_surroundings(), str(captured.device), *_of_device(captured.device))
+    key = cache.digest(fingerprint(captured.module), *chosen, *around, compiler_version())
+    return Kept(key, captured.device, options.cuda_graphs)
+
+
+def _of_device(device: torch.device) -> tuple[str, ...]:
+    """What decides about a GPU's code beside its kernels' own keys."""
+    if device.type != "cuda":
+        return ()
+    return (torch.cuda.get_device_name(device), str(torch.backends.cuda.cudnn_sdp_enabled()))
 
 
 def _is_torchs_own(module: ModuleOp) -> bool:

@@ -188,7 +188,7 @@ class Lowering:
 
         there = forward if isinstance(forward, DeviceProgram | GraphedProgram) else None
         known = there.program if there is not None else None
-        made = make_on_device(func, self.device, self.record, forward=known, use_cache=self.options.cache)
+        made = make_on_device(func, self.device, self.record, forward=known, use_cache=self.options.cache, keep=keep)
         self.fallbacks[func.sym_name.data] = made.fallbacks
         if not self.options.cuda_graphs:
             return made

@@ -21,6 +21,7 @@ from isthmus.dialects import kernel
 from isthmus.dialects.native_facts import NativeFacts
 from isthmus.dialects.program import KernelCall, Program
 from isthmus.driver.artifacts import Record, log
+from isthmus.driver.native import Keep
 from isthmus.runtime import library
 from isthmus.runtime.cuda_driver import Driver, driver
 from isthmus.runtime.cuda_kernels import Generate, Generated, KernelLoader, LaunchFacts, Loaded
@@ -42,6 +43,7 @@ def make_on_device(
     forward: Program | None = None,
     use_cache: bool = True,
     with_driver: Driver | None = None,
+    keep: Keep | None = None,
 ) -> DeviceProgram:
     """Compile a planned kernel-level function; a backward reads what is saved from the arena of its `forward`.
 
@@ -61,6 +63,8 @@ def make_on_device(
     made = DeviceProgram(program, kernels, device)
     if made.native and (native := native_of(program, kernels, loader, made, use_cache=use_cache)) is not None:
         made.use(native)
+        if keep is not None:
+            keep(program, "")
     record.stage("compile", "asm", lambda: _ptx(func, loader.arch))
     log("fallbacks", lambda: "\n".join(f"{name}: {why}" for name, why in made.fallbacks) or "none", record.graph)
     return made

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from isthmus.diagnostics import IRError
+from isthmus.driver.kept_on_device import keep_on_device, kept_on_device
 from isthmus.runtime import cache
 from tests.unit.runtime.fake_cuda import FakeDriver, on_fake_device
 from tests.unit.runtime.test_call import CHAIN, GATHER, PAIR, SYMBOLIC, WHILE, chain, inputs
@@ -186,3 +187,35 @@ def test_programs_share_a_kernel_and_call_its_sizes_otherwise(
     for program in (one, other):
         torch.testing.assert_close(program([x, 5]), [2 * x * 5, 2 * x])
     assert len(driver.linked) == 2
+
+
+def test_a_program_from_disk_needs_no_kernel_again(
+    driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not driver.native:
+        pytest.skip("only native calls are kept")
+    monkeypatch.setenv("ISTHMUS_CACHE_DIR", str(tmp_path))
+    first = on_fake_device(CHAIN, driver, use_cache=True)
+    keep_on_device("key", first.program, first.device, ("more", 1), with_driver=driver)
+    del first
+    gc.collect()
+    cache.current().forget_memory()
+    linked = len(driver.linked)
+    found = kept_on_device("key", torch.device("cpu"), with_driver=driver)
+    assert found is not None and found[1] == ("more", 1) and found[0].is_one_call
+    program, (x, y, b) = found[0], inputs()
+    torch.testing.assert_close(program([x, y, b]), chain(x, y, b))
+    assert driver.natively == 2
+    odd = torch.cat([torch.zeros(1), b])[1:]  # its code for such addresses is not there: it is laid out anew
+    torch.testing.assert_close(program([x, y, odd]), chain(x, y, b))
+    assert len(driver.linked) == linked
+    assert kept_on_device("other key", torch.device("cpu"), with_driver=driver) is None
+
+
+def test_a_program_whose_kernels_are_gone_is_not_taken_from_disk(
+    driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ISTHMUS_CACHE_DIR", str(tmp_path))
+    program = on_fake_device(CHAIN, driver).program  # without the cache
+    keep_on_device("key", program, torch.device("cpu"), with_driver=driver)
+    assert kept_on_device("key", torch.device("cpu"), with_driver=driver) is None
