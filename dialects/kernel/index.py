@@ -40,11 +40,12 @@ def sizes_as_bounds(sizes: Sequence[Dim], values: Sequence[Dim | None] = ()) -> 
 class Expr:
     """One index: made by `dim`, `value`, `constant` and arithmetic; interned."""
 
-    __slots__ = ("_dims", "_text", "constant", "terms")
+    __slots__ = ("_dims", "_text", "_values", "constant", "terms")
     terms: tuple[tuple[Atom, Dim], ...]
     constant: Dim
     _text: str | None
     _dims: frozenset[int] | None
+    _values: frozenset[int] | None
     _interned: ClassVar[dict[object, Expr]] = {}
 
     # ---- arithmetic
@@ -183,13 +184,15 @@ class Expr:
 
     def values(self) -> frozenset[int]:
         """Give the numbers k of the values v_k that the expression reads."""
-        found: set[int] = set()
-        for (kind, index, _), _c in self.terms:
-            if kind == "v":
-                found.add(cast(int, index))
-            elif kind != "d":
-                found |= cast(Expr, index).values()
-        return frozenset(found)
+        if self._values is None:
+            found: set[int] = set()
+            for (kind, index, _), _c in self.terms:
+                if kind == "v":
+                    found.add(cast(int, index))
+                elif kind != "d":
+                    found |= cast(Expr, index).values()
+            self._values = frozenset(found)
+        return self._values
 
     def symbols(self) -> frozenset[str]:
         """Give the names of the size symbols in it."""
@@ -327,7 +330,7 @@ def _interned(terms: tuple[tuple[Atom, Dim], ...], constant_: Dim) -> Expr:
     if found is None:
         found = object.__new__(Expr)
         found.terms, found.constant = terms, constant_
-        found._text, found._dims = None, None  # pyright: ignore[reportPrivateUsage]
+        found._text = found._dims = found._values = None  # pyright: ignore[reportPrivateUsage]
         found = Expr._interned.setdefault(key, found)  # pyright: ignore[reportPrivateUsage]
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import ClassVar
 
 from xdsl.ir import Data
@@ -114,14 +115,11 @@ class Map(Data[tuple[Expr, ...]]):
 
     def linear(self, strides: Sequence[Dim]) -> Expr:
         """Give Σ stride · index: the position in elements, where quotients and remainders that nest vanish."""
-        total = ZERO
-        for expr, stride in zip(self.data, strides, strict=True):
-            total = total + expr * stride
-        return total
+        return linear(self.data, tuple(strides))
 
     def dims(self) -> frozenset[int]:
         """Give the dims of the space that the map depends on."""
-        return frozenset[int]().union(*(e.dims() for e in self.data))
+        return _dims(self.data)
 
     def separates(self, dims: frozenset[int], sizes: Sequence[Dim]) -> bool:
         """Tell whether positions that differ along `dims` always have different indices, whatever the other dims are.
@@ -140,6 +138,20 @@ class Map(Data[tuple[Expr, ...]]):
     def is_affine(self) -> bool:
         """Tell whether no index has a quotient or remainder."""
         return all(e.is_affine() for e in self.data)
+
+
+@lru_cache(maxsize=1 << 14)
+def linear(exprs: tuple[Expr, ...], strides: tuple[Dim, ...]) -> Expr:
+    """Give Σ stride · index; asked again by each who looks at an access."""
+    total = ZERO
+    for expr, stride in zip(exprs, strides, strict=True):
+        total = total + expr * stride
+    return total
+
+
+@lru_cache(maxsize=1 << 14)
+def _dims(exprs: tuple[Expr, ...]) -> frozenset[int]:
+    return frozenset[int]().union(*(e.dims() for e in exprs))
 
 
 def parse_exprs(parser: AttrParser) -> tuple[Expr, ...]:

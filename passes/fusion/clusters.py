@@ -52,6 +52,11 @@ class Cluster:
         return found
 
     @cached_property
+    def walked(self) -> frozenset[Value]:
+        """Of the buffers that it reads, those that it first reads at places which data do not tell."""
+        return frozenset(value for value, index in self.reads.items() if not any([e.values() for e in index]))
+
+    @cached_property
     def writes(self) -> dict[Value, Index]:
         """Buffers that it writes, and where."""
         return {s.value: s.index for s in self.draft.sinks}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import TypeVar, cast
 
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
@@ -11,6 +10,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from isthmus import ir
 from isthmus.dialects import kernel, prim
 from isthmus.dialects.kernel import Expr, Map, constant, dim
+from isthmus.dialects.kernel.map import linear as position
 from isthmus.dialects.prim.maker import python_number
 from isthmus.ir import Literal, Shape
 from isthmus.passes.analysis import cost
@@ -121,16 +121,8 @@ def accesses(draft: Draft) -> list[tuple[Value, Index]]:
 
 def linear_index(value: Value, index: Index, strides: Strides) -> Expr:
     """Give the position in elements that an index of a buffer is."""
-    return linear(index, strides(value))
-
-
-@lru_cache(maxsize=4096)
-def linear(index: Index, own: Shape) -> Expr:
-    """Give Σ stride · index; partial results have one index less than dims. Asked again at every trial of a kernel."""
-    total = constant(0)
-    for expr, stride in zip(index, own[len(own) - len(index) :], strict=True):
-        total = total + expr * stride
-    return total
+    own = strides(value)
+    return position(index, own[len(own) - len(index) :])  # partial results have one index less
 
 
 def _order(draft: Draft, ranks: Sequence[int], linears: Sequence[Expr], weights: Sequence[int]) -> list[int]:

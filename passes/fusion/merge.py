@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from isthmus.passes.analysis import cost
-from isthmus.passes.analysis.access import Index
 from isthmus.passes.fusion.align import Link, align
 from isthmus.passes.fusion.clusters import Cluster, build
 from isthmus.passes.fusion.emit import Strides
@@ -196,11 +195,19 @@ class Merger:
 
     def _siblings(self, cluster: Cluster, value: Value) -> Iterator[tuple[Value, Cluster, float]]:
         """Who reads the same just before and after, not at places that data tell: that is a part of it."""
-        readers = [u for u in self.readers[value] if isinstance(u, Cluster) and _is_walked(u.reads[value])]
-        if len(readers) > 1 and cluster in readers:
-            readers.sort(key=lambda c: c.last)
-            at = readers.index(cluster)
-            for other in (*readers[max(at - 1, 0) : at], *readers[at + 1 : at + 2]):
+        if value not in cluster.walked:
+            return
+        before: Cluster | None = None
+        after: Cluster | None = None
+        for other in self.readers[value]:
+            if other is cluster or not isinstance(other, Cluster) or value not in other.walked:
+                continue
+            if other.last < cluster.last:
+                before = other if before is None or other.last > before.last else before
+            else:
+                after = other if after is None or other.last < after.last else after
+        for other in (before, after):
+            if other is not None:
                 yield value, other, float(value.nbytes)
 
     def _alike(self, cluster: Cluster, value: Value, producer: Cluster) -> Iterator[tuple[Value, Cluster, float]]:
@@ -347,10 +354,6 @@ class Merger:
 def _shares(cluster: Cluster) -> int:
     """So many threads can share its work."""
     return cost.partitions(point_count(cluster.draft, cluster.parallel), int(cluster.traffic))
-
-
-def _is_walked(index: Index) -> bool:
-    return not any(e.values() for e in index)
 
 
 def _last_node(cluster: Cluster) -> Node:

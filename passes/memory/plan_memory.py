@@ -66,6 +66,7 @@ class Access:
     levels: Mapping[Operation, int]
     loads: Mapping[SSAValue, list[kernel.LoadOp]]
     sinks: Mapping[int, list[kernel.StoreOp | kernel.AccumulateOp]]
+    varying: Mapping[SSAValue, frozenset[int]]
 
     @staticmethod
     def of(op: kernel.FusedOp) -> Access:
@@ -77,7 +78,7 @@ class Access:
                 loads.setdefault(op.inputs[cast(int, inner.operand.data)], []).append(inner)
             elif isinstance(inner, kernel.StoreOp | kernel.AccumulateOp):
                 sinks.setdefault(cast(int, inner.result.data), []).append(inner)
-        return Access(kernel.levels(op), loads, sinks)
+        return Access(kernel.levels(op), loads, sinks, kernel.varying(op))
 
 
 class Lifetimes:
@@ -324,7 +325,7 @@ def _reads_where_it_writes(op: kernel.FusedOp, result: int, target: SSAValue, ac
         return op.inputs[cast(int, op.initial_[result])] is target and target not in access.loads
     every = frozenset(d for d, s in enumerate(op.sizes_) if s != 1)
     for load in access.loads.get(target, []):
-        covers = load.map.dims() == every or _once_per_point(op, load, every)
+        covers = load.map.dims() == every or _once_per_point(op, load, every, access.varying)
         same = load.map is store.map and not load.index_values and covers
         reached = _reached(load)
         last = max(levels[inner] for inner in reached)  # the last walk in which it may be executed again
@@ -333,19 +334,21 @@ def _reads_where_it_writes(op: kernel.FusedOp, result: int, target: SSAValue, ac
     return True
 
 
-def _once_per_point(op: kernel.FusedOp, load: kernel.LoadOp, every: frozenset[int]) -> bool:
+def _once_per_point(
+    op: kernel.FusedOp, load: kernel.LoadOp, every: frozenset[int], varying: Mapping[SSAValue, frozenset[int]]
+) -> bool:
     """Whether a load is of one parallel point's own element, and nothing computed from it belongs to a walk."""
     rows = frozenset(op.rows)
     if load.map.dims() != every - rows:
         return False
-    varying = kernel.varying(op)
     reached = {load.y}
     for inner in op.block.ops:
         if not reached.isdisjoint(ir.operands_of(inner)):
             reached.update(inner.results)
-            reads = {d for v in ir.operands_of(inner) for d in varying[v]}
+            if any([not rows.isdisjoint(varying[v]) for v in ir.operands_of(inner)]):
+                return False
             map_ = inner.properties.get("map")
-            if rows & (reads | (map_.dims() if isinstance(map_, kernel.Map) else frozenset())):
+            if isinstance(map_, kernel.Map) and not rows.isdisjoint(map_.dims()):
                 return False
     return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypeVar, cast
 
 from xdsl.dialects.builtin import (
@@ -134,6 +135,11 @@ def like(type_: Attribute, dtype: str) -> Attribute:
 
 def contiguous_strides(shape: Sequence[Dim]) -> Shape:
     """Give row-major strides in elements: a size of 0 or 1 counts as 1, as torch does."""
+    return _contiguous(tuple(shape))
+
+
+@lru_cache(maxsize=1 << 12)
+def _contiguous(shape: Shape) -> Shape:
     strides: list[Dim] = []
     step: Dim = 1
     for size in reversed(shape):
