@@ -90,6 +90,10 @@ def _read(path: str) -> str:
         return file.read().strip()
 
 
+LONG_TEXT = 60_000
+"""Characters of a module from which on LLVM does not schedule after registers are allocated: it takes time quadratic
+in the length of a block, and what reorders instructions itself gains nothing from it there."""
+
 _per_thread = threading.local()
 
 
@@ -163,7 +167,7 @@ def compile_text(text: str, target: Target, level: int = 1) -> bytes:
     with _parse(text) as module:
         module.triple = target.triple
         module.data_layout = target.layout
-        machine = _machine(target, 3 if level else 0)
+        machine = _machine(target, (1 if len(text) > LONG_TEXT else 3) if level else 0)
         _optimize(module, machine, level)
         return machine.emit_object(module)
 
