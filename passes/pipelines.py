@@ -26,12 +26,14 @@ INFERENCE = ("end-differentiation", "simplify", "partition")
 
 FUSE = "fuse{contractions=auto}"
 
+CHUNK_ROWS = "chunk-rows"
+
 KERNELS = (
     "select-library",
     "decompose{to=elementary}",
     "simplify",
     "join-dots",
-    "chunk-rows",
+    CHUNK_ROWS,
     FUSE,
     "schedule",
     "plan-memory",

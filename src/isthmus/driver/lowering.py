@@ -34,7 +34,7 @@ from isthmus.driver.reproduce import Trail
 from isthmus.driver.rules import Applied, apply_rules, registered
 from isthmus.driver.verify import Verifier
 from isthmus.passes.partition.partition import cut
-from isthmus.passes.pipelines import cpu_kernels, gpu_kernels, parse_pass, pass_text
+from isthmus.passes.pipelines import CHUNK_ROWS, cpu_kernels, gpu_kernels, parse_pass, pass_text
 from isthmus.runtime.call import NativeProgram
 from isthmus.runtime.convention import Convention, Executable
 from isthmus.runtime.interpret import interpreted
@@ -172,6 +172,8 @@ class Lowering:
             self.record.restart()
             on_cpu = self.device.type == "cpu"
             pipeline = (cpu_kernels if on_cpu else gpu_kernels)(self.options.contractions)
+            if not self.options.chunk_rows:
+                pipeline = tuple(text for text in pipeline if text != CHUNK_ROWS)
             for text in map(for_host, pipeline):
                 self.run(module, text, "kernels" if text == pipeline[-1] else None)
             self.kernels[name] = module

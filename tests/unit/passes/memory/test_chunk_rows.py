@@ -12,8 +12,10 @@ from xdsl.dialects.builtin import ModuleOp
 import isthmus
 from isthmus import ir
 from isthmus.dialects import kernel, new_context, prim
+from isthmus.driver import lowering
 from isthmus.driver.api import trace
 from isthmus.passes import pipelines
+from isthmus.passes.memory import chunk_rows
 from isthmus.passes.pipelines import INFERENCE, run_passes
 from isthmus.runtime import interpret
 
@@ -77,6 +79,17 @@ def test_products_add_in_place_and_pieces_share_memory():
     whole = lowered(head, arguments(), "fuse", "schedule", "plan-memory")
     held = [ir.literal(ir.function(m, "forward"), "isthmus.temporary_bytes") for m in (module, whole)]
     assert cast(int, held[0]) * 3 < cast(int, held[1])
+
+
+def test_it_can_be_left_out(monkeypatch):
+    chosen = tuple(CUT if text == pipelines.CHUNK_ROWS else text for text in pipelines.KERNELS)
+    monkeypatch.setattr(pipelines, "KERNELS", chosen)
+    monkeypatch.setattr(lowering, "CHUNK_ROWS", CUT)
+    seen: list[int] = []
+    monkeypatch.setattr(chunk_rows, "chunk_rows", lambda *args: seen.append(1))
+    for chunked in (True, False):
+        isthmus.compile(head, capture="trace", options={"chunk_rows": chunked, "cache": False})(*arguments())
+    assert seen == [1]
 
 
 @pytest.mark.parametrize("dtype,tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
