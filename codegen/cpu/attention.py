@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 
 from isthmus.codegen.cpu.attention_blocks import Blocks
-from isthmus.codegen.cpu.block_product import Layout
 from isthmus.codegen.llvm_text import I1, Module, Value
 from isthmus.codegen.vector_math import UNARY
 from isthmus.dialects import kernel as k
@@ -55,27 +54,25 @@ class _Forward(Blocks):
         """A block of queries against all of its keys."""
         f, (b, _, first) = self.f, at
         wide, tall = self.width(0), self.width(2)
-        columns, length = self.in_lanes(count), self.size(self.buffers[1].shape[2])
+        columns, length = self.in_tiles(count), self.size(self.buffers[1].shape[2])
         self.copy(0, at, count, "q")
         self.turn("q", columns, wide, wide, "qt", self.scale)
         self.fill("top", self.queries, -math.inf)
         self.fill("total", self.queries, 0.0)
-        scores = Layout(wide, 1, self.queries, self.queries, "rows" if self.causal else "none")
-        values = Layout(1, self.queries, tall, tall, "last" if self.causal else "none")
         end = self.least(length, first + count) if self.causal else length
         with f.loop(0, self.most(end, 1), self.keys) as start:  # once where there are no keys
             steps, offset = self.least(end - start, self.keys), first - start
             self.copy(1, (b, key_head, start), steps, "k")
             self.copy(2, (b, key_head, start), steps, "v")
             extents = (steps, columns, self.size(self.buffers[0].shape[3]))
-            self.product(scores, ("k", "qt", "s"), extents, offset, f.const(1, I1))
+            self.product(self.scores_of(wide), ("k", "qt", "s"), extents, offset, f.const(1, I1))
             if self.mask is not None:
                 self.copy_mask(at, start, count, steps)
             begins = f.compare("eq", start, 0)
             self._softmax(columns, steps, offset)
             with f.when(~begins):
                 self.scaled("o", "factor", count, tall)
-            self.product(values, ("s", "v", "o"), (count, tall, steps), offset, begins)
+            self.product(self.per_query(tall), ("s", "v", "o"), (count, tall, steps), offset, begins)
         self._end(at, count, columns)
 
     def _softmax(self, columns: Value, keys: Value, offset: Value) -> None:

@@ -5,15 +5,18 @@ Weights are computed again from the log-sums. With S[key, query] as forward, for
     P = e^(S - lse);  dV += P G;  D = P·(V Gᵀ - δ)·scale;  dK += D Q;  dQ += Dᵀ K
 
 where δ = Σ g·o per query. dK and dV of a block stay in scratch memory until all queries of all heads that share the
-key have passed, dQ is added to block by block of keys, in order: sums do not depend on threads.
+key have passed, dQ is added to block by block of keys, in order: sums do not depend on threads. Where there are few
+heads, `split` makes blocks of keys (dK, dV) and blocks of queries (dQ) units of their own: P and D are then computed
+twice, and every sum has the same order.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeAlias
 
 from isthmus.codegen.cpu.attention_blocks import Blocks
-from isthmus.codegen.cpu.block_product import Layout
 from isthmus.codegen.llvm_text import I1, Module, Value
 from isthmus.codegen.vector_math import UNARY
 from isthmus.dialects import kernel as k
@@ -21,6 +24,12 @@ from isthmus.dialects.target import Target
 
 G, Q, K, V, DELTA, LSE = range(6)
 """Numbers of the operands; a mask may follow, then dq, dk, dv."""
+
+Place: TypeAlias = tuple[Value, Value, Value]
+"""Batch, head, and the first position of a block."""
+
+Meet: TypeAlias = Callable[[Place, Value, Value, Value], None]
+"""(queries' place, first key, number of queries, number of keys)"""
 
 
 def emit_attention_bwd(module: Module, op: k.AttentionBwdOp, target: Target, name: str) -> str:
@@ -49,35 +58,69 @@ class _Backward(Blocks):
                 **{"top": queries, "lse": queries, "delta": queries},
             }
         )
-        with self.units(batch * key_heads) as unit:
-            key_head, b = self.split(unit, key_heads)
-            with self.f.loop(0, self.most(length, 1), keys) as start:
-                self._keys((b, key_head, start), self.least(length - start, keys), groups)
+        heads, count = (self.size(n) for n in self.buffers[Q].shape[1:3])
+        if not isinstance(self.op, k.AttentionBwdOp) or self.op.split is None:
+            with self.units(batch * key_heads) as unit:
+                key_head, b = self.split(unit, key_heads)
+                with self.f.loop(0, self.most(length, 1), keys) as start:
+                    self._keys((b, key_head, start), groups, self._both)
+            self.finish()
+            return
+        blocks, own = (self.divided(n + (size - 1), size) for n, size in ((length, keys), (count, queries)))
+        first = batch * key_heads * blocks
+        with self.units(first + batch * heads * own) as unit:
+            of_keys = self.f.compare("slt", unit, first)
+            with self.f.when(of_keys):
+                block, rest = self.split(unit, blocks)
+                key_head, b = self.split(rest, key_heads)
+                self._keys((b, key_head, block * keys), groups, self._for_keys)
+            with self.f.when(~of_keys):
+                block, rest = self.split(unit - first, own)
+                head, b = self.split(rest, heads)
+                self._queries((b, head, block * queries), self.divided(head, groups))
         self.finish()
 
-    def _keys(self, at: tuple[Value, Value, Value], steps: Value, groups: Value) -> None:
-        """A block of keys against all of its queries."""
+    # ---- a block of keys with all of its queries, and a block of queries with all of its keys
+
+    def _keys(self, at: Place, groups: Value, meet: Meet) -> None:
+        """dK and dV of a block of keys; `meet` is called for each block of queries."""
         f, (b, key_head, start) = self.f, at
         count = self.size(self.buffers[Q].shape[2])
-        self.copy(K, at, steps, "k")
-        self.copy(V, at, steps, "v")
+        steps = self.least(self.size(self.buffers[K].shape[2]) - start, self.keys)
+        self._pack_keys(at, steps)
         self.fill("dk", self.keys * self.width(Q), 0.0)
         self.fill("dv", self.keys * self.width(V), 0.0)
         low = self.divided(start, self.queries) * self.queries if self.causal else f.index(0)
         with f.loop(key_head * groups, (key_head + 1) * groups) as head:
             with f.loop(low, count, self.queries) as first:
-                self._queries((b, head, first), start, self.least(count - first, self.queries), steps)
+                here = (b, head, first)
+                inside = self.least(count - first, self.queries)
+                self._pack_queries(here, inside)
+                meet(here, start, inside, steps)
         results = len(self.op.inputs)
         self.write("dk", results + 1, at, steps)
         self.write("dv", results + 2, at, steps)
 
-    def _queries(self, at: tuple[Value, Value, Value], start: Value, count: Value, steps: Value) -> None:
-        """A block of queries against a block of keys."""
-        f, (_, _, first), queries = self.f, at, self.queries
-        wide, tall = self.width(Q), self.width(V)
-        columns, offset = self.in_lanes(count), first - start
-        yes, no = f.const(1, I1), f.const(0, I1)
-        rows, last, past = ("rows", "last", "first") if self.causal else ("none", "none", "none")
+    def _queries(self, at: Place, key_head: Value) -> None:
+        """dQ of a block of queries."""
+        f, (b, _, first) = self.f, at
+        length = self.size(self.buffers[K].shape[2])
+        count = self.least(self.size(self.buffers[Q].shape[2]) - first, self.queries)
+        self._pack_queries(at, count)
+        end = self.least(length, first + count) if self.causal else length
+        with f.loop(0, self.most(end, 1), self.keys) as start:
+            steps = self.least(end - start, self.keys)
+            self._pack_keys((b, key_head, start), steps)
+            self._meet(at, start, count, steps)
+            self._to_queries(first - start, count, steps, f.compare("eq", start, 0))
+        self.write("dq", len(self.op.inputs), at, count)
+
+    def _pack_keys(self, at: Place, steps: Value) -> None:
+        self.copy(K, at, steps, "k")
+        self.copy(V, at, steps, "v")
+
+    def _pack_queries(self, at: Place, count: Value) -> None:
+        f, wide, tall, columns = self.f, self.width(Q), self.width(V), self.in_tiles(count)
         self.copy(Q, at, count, "q")
         self.turn("q", columns, wide, wide, "qt", self.scale)
         self.copy(G, at, count, "g")
@@ -88,16 +131,37 @@ class _Backward(Blocks):
         else:
             self.copy_row(LSE, at, count, "lse")
         self.copy_row(DELTA, at, count, "delta")
+
+    # ---- packed blocks that meet
+
+    def _both(self, at: Place, start: Value, count: Value, steps: Value) -> None:
+        """All three gradients; dQ is added to what blocks of keys before gave."""
+        f, offset = self.f, at[2] - start
+        self._for_keys(at, start, count, steps)
+        self._to_queries(offset, count, steps, f.const(1, I1))
+        self.write("dq", len(self.op.inputs), at, count, f.compare("ne", start, 0))
+
+    def _for_keys(self, at: Place, start: Value, count: Value, steps: Value) -> None:
+        """dV += P G and dK += D Q."""
+        wide, tall, offset, no = self.width(Q), self.width(V), at[2] - start, self.f.const(0, I1)
+        self._meet(at, start, count, steps)
+        self.product(self.per_key(tall), ("s", "g", "dv"), (steps, tall, count), offset, no)
+        self.product(self.per_key(wide), ("d", "q", "dk"), (steps, wide, count), offset, no)
+
+    def _to_queries(self, offset: Value, count: Value, steps: Value, begins: Value) -> None:
+        """dQ = Dᵀ K, or what it was and that."""
+        wide = self.width(Q)
+        self.product(self.per_query(wide), ("d", "k", "dq"), (count, wide, steps), offset, begins)
+
+    def _meet(self, at: Place, start: Value, count: Value, steps: Value) -> None:
+        """P and D."""
+        columns, offset, yes = self.in_tiles(count), at[2] - start, self.f.const(1, I1)
         e, d = (self.size(self.buffers[i].shape[3]) for i in (Q, V))
-        self.product(Layout(wide, 1, queries, queries, rows), ("k", "qt", "s"), (steps, columns, e), offset, yes)
-        self.product(Layout(tall, 1, queries, queries, rows), ("v", "gt", "d"), (steps, columns, d), offset, yes)
+        self.product(self.scores_of(self.width(Q)), ("k", "qt", "s"), (steps, columns, e), offset, yes)
+        self.product(self.scores_of(self.width(V)), ("v", "gt", "d"), (steps, columns, d), offset, yes)
         if self.mask is not None:
             self.copy_mask(at, start, count, steps)
         self._weights(columns, steps, offset)
-        self.product(Layout(queries, 1, tall, tall, past), ("s", "g", "dv"), (steps, tall, count), offset, no)
-        self.product(Layout(queries, 1, wide, wide, past), ("d", "q", "dk"), (steps, wide, count), offset, no)
-        self.product(Layout(1, queries, wide, wide, last), ("d", "k", "dq"), (count, wide, steps), offset, yes)
-        self.write("dq", len(self.op.inputs), at, count, f.compare("ne", start, 0))
 
     def _weights(self, columns: Value, keys: Value, offset: Value) -> None:
         """P in place of S, and D in place of V Gᵀ."""

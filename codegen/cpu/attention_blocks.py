@@ -150,6 +150,24 @@ class Blocks:
         """Rounded up to whole vectors."""
         return (count + (self.lanes - 1)) & -self.lanes
 
+    def in_tiles(self, count: Value) -> Value:
+        """Rounded up to whole tiles of columns."""
+        return (count + (self.tile.columns - 1)) & -self.tile.columns
+
+    def scores_of(self, width: int) -> Layout:
+        """S[key, query] = Σ over d of K[key, d] · Qᵀ[d, query]."""
+        return Layout(width, 1, self.queries, self.queries, "rows" if self.causal else "none")
+
+    def per_query(self, width: int) -> Layout:
+        """O[query, d] = Σ over keys of P[key, query] · V[key, d]."""
+        bound = "last" if self.causal else "none"
+        return Layout(1, self.queries, width, width, bound, width % self.tile.columns != 0)
+
+    def per_key(self, width: int) -> Layout:
+        """dV[key, d] = Σ over queries of P[key, query] · G[query, d]."""
+        bound = "first" if self.causal else "none"
+        return Layout(self.queries, 1, width, width, bound, width % self.tile.columns != 0)
+
     def least(self, a: Value, b: Value | int) -> Value:
         """The smaller one."""
         b = self.f.index(b)

@@ -35,22 +35,24 @@ class Layout:
     pitch_b: int
     pitch_c: int
     bound: str = "none"
+    ragged: bool = False
+    """Columns may end with a vector that is no whole tile."""
 
 
 def emit_product(module: Module, name: str, scalar: str, tile: Tile, layout: Layout, *, fused: bool) -> None:
     """Write `void @name(ptr a, ptr b, ptr c, i64 rows, i64 columns, i64 steps, i64 offset, i1 begins)`.
 
-    c becomes Σ over k < steps of a[i, k] · b[k, j], plus what it was unless the sum begins. Rows are taken in whole
-    tiles and columns in whole vectors, so blocks have room for that. An element is one chain of multiply-adds in the
-    order of k.
+    c becomes Σ over k < steps of a[i, k] · b[k, j], plus what it was unless the sum begins. Rows and columns are taken
+    in whole tiles (ragged columns in whole vectors), so blocks have room for that. An element is one chain of
+    multiply-adds in the order of k.
     """
     arguments = [("a", PTR), ("b", PTR), ("c", PTR), ("rows", I64), ("columns", I64), ("steps", I64), ("offset", I64)]
     f = Function(module, name, [*arguments, ("begins", I1)], linkage="internal")
     columns = f.arguments[4]
-    whole = columns if tile.vectors == 1 else _multiple(f, columns, tile.columns)
+    whole = _multiple(f, columns, tile.columns) if layout.ragged else columns
     with f.loop(0, whole, tile.columns) as j:
         _tiles(f, j, scalar, tile, layout, fused)
-    if tile.vectors > 1:
+    if layout.ragged:
         with f.loop(whole, columns, tile.lanes) as j:
             _tiles(f, j, scalar, Tile(tile.rows, 1, tile.lanes), layout, fused)
     f.finish()

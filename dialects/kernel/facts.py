@@ -177,7 +177,7 @@ def _stream_key(op: StreamOp) -> str:
     """Give a digest that two kernels of attention share iff the same code serves both."""
     symbols = {name: f"s{k}" for k, name in enumerate(op.symbols_)}
     parts = [op.name]
-    for name in ("scale", "causal", "empty", "fill", "partitions", "tile", "block"):
+    for name in ("scale", "causal", "empty", "fill", "partitions", "tile", "block", "split"):
         parts.append(f"{name}={_text(op.properties.get(name), symbols)}")
     for number, value in enumerate((*op.inputs, *op.results)):
         shape, strides, _ = seen_of(op, number)

@@ -124,10 +124,12 @@ class AttentionOp(StreamOp):
 class AttentionBwdOp(StreamOp):
     """dq, dk, dv = `prim.attention_bwd` of g, q, k, v, delta, lse and a mask; a partition is a run of heads of k.
 
-    Attributes as of kernel.attention.
+    Attributes as of kernel.attention; split: of blocks of keys, then of queries, where there are fewer heads than
+    threads. It changes no bit.
     """
 
     name = "kernel.attention_bwd"
+    split = opt_prop_def(Literal)
     traits = traits_def(Pure())
 
     @property

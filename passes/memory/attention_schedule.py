@@ -10,6 +10,7 @@ from __future__ import annotations
 from isthmus import ir
 from isthmus.dialects import kernel
 from isthmus.ir import Literal
+from isthmus.passes.analysis import cost
 from isthmus.sizes import Dim, size_max, size_min
 
 TILES = {512: (12, 2), 256: (6, 2), 128: (6, 2)}
@@ -21,18 +22,33 @@ QUERIES, KEYS = 96, 96
 MOST_PARTITIONS = 64
 
 
-def schedule_attention(op: kernel.StreamOp, tile_bits: int) -> None:
-    """Write tile, block, partitions and symbols."""
+FEW = 2
+"""Heads of keys are few where there are so many times more cores; work that is done twice then costs no time."""
+
+
+def schedule_attention(op: kernel.StreamOp, tile_bits: int, cores: int) -> None:
+    """Write tile, block, partitions, symbols, and split."""
     rows, vectors = TILES[tile_bits]
     lanes = tile_bits // (8 * ir.itemsize(ir.dtype_of(op.inputs[op.query])))
     batch, heads, length, _ = op.shape(op.query)
-    units: Dim = batch * heads * ((length + (QUERIES - 1)) // QUERIES)
-    if isinstance(op, kernel.AttentionBwdOp):
-        units = batch * op.shape(op.query + 1)[1]
-    partitions = max(1, min(units, MOST_PARTITIONS)) if isinstance(units, int) else None
-    partitions = partitions or size_max(1, size_min(units, MOST_PARTITIONS))
+    _, key_heads, keys, _ = op.shape(op.query + 1)
+    units = batch * heads * _blocks(length, QUERIES)
     set_ = op.properties.__setitem__
+    if isinstance(op, kernel.AttentionBwdOp):
+        blocks = batch * key_heads * _blocks(keys, KEYS)
+        alone = batch * key_heads
+        if cost.numeric(alone) * FEW <= cores and cost.numeric(blocks) > cost.numeric(alone):
+            set_("split", Literal.of(True))
+            units = units + blocks
+        else:
+            units = alone
+    known = isinstance(units, int)
+    partitions = max(1, min(units, MOST_PARTITIONS)) if known else size_max(1, size_min(units, MOST_PARTITIONS))
     set_("tile", Literal.of((rows, vectors, lanes)))
     set_("block", Literal.of((QUERIES, KEYS)))
     set_("partitions", Literal.of(partitions))
     set_("symbols", Literal.of(kernel.size_symbols(op)))
+
+
+def _blocks(extent: Dim, size: int) -> Dim:
+    return (extent + (size - 1)) // size

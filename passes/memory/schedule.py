@@ -59,7 +59,7 @@ class SchedulePass(ModulePass):
                 elif isinstance(launch, kernel.ContractOp):
                     schedule_contraction(launch, self.tile_bits, self.cores)
                 elif isinstance(launch, kernel.StreamOp):
-                    schedule_attention(launch, self.tile_bits)
+                    schedule_attention(launch, self.tile_bits, self.cores)
 
 
 def schedule(op: kernel.FusedOp, vector_bits: int) -> None:

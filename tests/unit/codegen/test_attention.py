@@ -96,7 +96,7 @@ class Kernel:
         target = cpu.host_target()
         (self.func,) = ir.functions(parse(text)).values()
         (self.op,) = k.launches(self.func)
-        schedule_attention(self.op, bits or target.vector_bits)
+        schedule_attention(self.op, bits or target.vector_bits, cores=1)
         for name, value in attributes.items():
             self.op.properties[name] = Literal.of(value)
         self.text, self.loaded = native(self.op, target)
@@ -200,6 +200,25 @@ def test_neither_vectors_nor_the_cut_change_a_bit(bits: int) -> None:
     assert same_bits(Kernel(case.text(True), bits)(*rest, calls=2), Kernel(case.text(True), 256)(*rest))
 
 
+@pytest.mark.parametrize("mask", ["", "bool"])
+def test_units_of_few_heads_change_no_bit(mask: str) -> None:
+    case = Case(batch=1, heads=4, shared=2, queries=210, keys=130, width=24, tall=40, causal=True, mask=mask)
+    given = case.inputs()
+    masks = [given["mask"]] if mask else []
+    o, lse = Kernel(case.text(False))(given["q"], given["k"], given["v"], *masks)
+    rest = [given["o"], given["q"], given["k"], given["v"], (given["o"] * o).sum(-1), lse, *masks]
+    split = Kernel(case.text(True), split=True, partitions=7)
+    assert same_bits(split(*rest, calls=3), Kernel(case.text(True))(*rest))
+
+
+def test_few_heads_are_split_where_there_are_many_cores() -> None:
+    (func,) = ir.functions(parse(Case(batch=1, heads=2, queries=300, keys=300).text(True))).values()
+    (op,) = k.launches(func)
+    for cores, partitions in ((2, 2), (8, 2 * 4 + 2 * 4)):
+        schedule_attention(op, 256, cores)
+        assert op.partitions_ == partitions
+
+
 def test_sizes_may_be_known_at_the_call() -> None:
     lit = '#isthmus.lit<[2, <"h">, <"n">, 8]>'
     q, row = f"tensor<2x?x?x8xf32, {lit}>", 'tensor<2x?x?xf32, #isthmus.lit<[2, <"h">, <"n">]>>'
@@ -242,7 +261,7 @@ def test_sums_of_products_stay_in_registers(level: str, bits: int, register: str
     case = Case(queries=128, keys=128, width=64, tall=64)
     (func,) = ir.functions(parse(case.text(False))).values()
     (op,) = k.launches(func)
-    schedule_attention(op, bits)
+    schedule_attention(op, bits, cores=1)
     module, target = Module(vector_bits=bits), named_target(level)
     emit_kernel(module, op, target, "kernel")
     products = re.findall(r"^kernel_product\d+:.*?\.Lfunc_end", assembly(str(module), target), re.S | re.M)
