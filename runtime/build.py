@@ -22,6 +22,13 @@ from isthmus.runtime.elf import symbols_of
 from isthmus.runtime.stored import dump, restore
 
 MakeText = Callable[[], str]
+Note = Callable[[str], None]
+"""Is told what has just been done."""
+
+
+def _silent(stage: str) -> None:
+    """Note nothing."""
+
 
 SHARED = "contract_"
 """What the names of functions that kernels share begin with; whoever makes a kernel makes these too."""
@@ -39,24 +46,29 @@ def build(
     *,
     threads: int = 1,
     use_cache: bool = True,
+    note: Note = _silent,
 ) -> NativeProgram:
     """Load a program and its kernels; text is made only for kernels that no cache has.
 
     A kernel's name must tell its code: equal names are equal code for one target and version of this package.
     Without `use_cache` everything is compiled and nothing kept. Raises IRError where LLVM refuses a text, LookupError
-    where this torch lacks a function.
+    where this torch lacks a function. `note` is told the name of each stage as it ends: emit, compile, link.
     """
     if use_cache:
-        loaded = load_kernels(kernels, target, threads=threads)
+        loaded = load_kernels(kernels, target, threads=threads, note=note)
         object_ = _object("program", text, target, lambda: text, level=0)
     else:
         texts = [make() for make in kernels.values()]
+        note("emit")
         alone = cpu.load(cpu.compile_all(texts, target, threads=threads))
         loaded = dict.fromkeys(kernels, alone)
         object_ = cpu.compile_text(text, target, 0)
+    note("compile")
     addresses = {name: loaded[name][name] for name in program.kernels}
     needs = tuple(set(loaded.values()))
-    return NativeProgram(program, cpu.load([object_], {**external_symbols(), **addresses}, needs=needs))
+    made = NativeProgram(program, cpu.load([object_], {**external_symbols(), **addresses}, needs=needs))
+    note("link")
+    return made
 
 
 def store(key: str, program: Program, text: str, target: Target, more: object = None) -> None:
@@ -87,7 +99,9 @@ def stored(key: str, target: Target) -> tuple[NativeProgram, object] | None:
         return None
 
 
-def load_kernels(kernels: Mapping[str, MakeText], target: Target, *, threads: int = 1) -> dict[str, Loaded]:
+def load_kernels(
+    kernels: Mapping[str, MakeText], target: Target, *, threads: int = 1, note: Note = _silent
+) -> dict[str, Loaded]:
     """Give where each kernel is loaded, by name; those that are not yet are compiled and loaded together.
 
     KeyError where what a kept kernel calls is no longer kept.
@@ -96,7 +110,7 @@ def load_kernels(kernels: Mapping[str, MakeText], target: Target, *, threads: in
         found = {name: there for name in kernels if (there := _kernels.get((target.key, name))) is not None}
         missing = {name: make for name, make in kernels.items() if name not in found}
         if missing:
-            objects = _objects(missing, target, threads)
+            objects = _objects(missing, target, threads, note)
             shared: dict[str, Loaded] = {}
             for name in _shared_by(objects) - missing.keys():
                 there = _kernels.get((target.key, name))
@@ -105,6 +119,7 @@ def load_kernels(kernels: Mapping[str, MakeText], target: Target, *, threads: in
                 shared[name] = there
             addresses = {name: there[name] for name, there in shared.items()}
             there = cpu.load(objects, addresses, needs=tuple(set(shared.values())))
+            note("link")
             for name in missing:
                 found[name] = _kernels[target.key, name] = there
         return found
@@ -122,12 +137,15 @@ def _kept(name: str, target: Target) -> bytes:
     return data
 
 
-def _objects(kernels: Mapping[str, MakeText], target: Target, threads: int) -> list[bytes]:
+def _objects(kernels: Mapping[str, MakeText], target: Target, threads: int, note: Note) -> list[bytes]:
     store = cache.current()
     keys = {name: cache.digest("kernel", name, *versions(target)) for name in kernels}
     objects = {name: store.get(keys[name]) for name in kernels}
     missing = [name for name, data in objects.items() if data is None]
-    made = cpu.compile_all([kernels[name]() for name in missing], target, threads=threads)
+    texts = [kernels[name]() for name in missing]
+    note("emit")
+    made = cpu.compile_all(texts, target, threads=threads)
+    note("compile")
     for name, data in zip(missing, made, strict=True):
         store.put(keys[name], data)
         objects[name] = data
@@ -149,7 +167,7 @@ def source_version() -> str:
     """A digest of the code that generates code, so that an edit of it makes old entries stale."""
     package = Path(diagnostics.__file__).parent
     parts: list[str | bytes] = []
-    for folder in ("codegen", "dialects"):
-        for path in sorted((package / folder).rglob("*.py")):
-            parts += [str(path.relative_to(package)), path.read_bytes()]
+    sources = [p for folder in ("codegen", "dialects") for p in sorted((package / folder).rglob("*.py"))]
+    for path in (*sources, package / "runtime" / "cpu.py"):
+        parts += [str(path.relative_to(package)), path.read_bytes()]
     return cache.digest(*parts)

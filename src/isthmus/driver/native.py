@@ -42,7 +42,8 @@ def make_native(
     texts = {name: partial(kernel_text, k, target) for name, k in kernels.items()}
     shared = [item for k in kernels.values() for item in shared_functions(k, target).items()]
     more = {name: partial(function_text, write, target) for name, write in shared}
-    made = build(program, text, {**texts, **more}, target, use_cache=use_cache)
+    note = partial(record.stage, artifact=None, content=None)
+    made = build(program, text, {**texts, **more}, target, use_cache=use_cache, note=note)
     if keep is not None:
         keep(program, text)
     record.stage("compile", "asm", lambda: assembly_text(kernels.values(), target))
