@@ -38,7 +38,8 @@ class Options:
     `contractions`: which matrix products are kernels of ours, on a CPU: "auto" (those that join with what makes their
     operands or reads their result, where that saves more than it costs on the machine that was measured), "own" (all
     that join and then move fewer bytes), "large" (of those, the large ones) or "library" (none). On a GPU products in
-    half precision: "auto" those with an epilogue, "own" and "large" others, too. `cuda_graphs`: on a GPU, replay a direction as one CUDA graph from its third call with the same shapes on.
+    half precision: "auto" those with an epilogue, "own" and "large" others, too. `cuda_graphs`: on a GPU, replay a
+    direction as one CUDA graph from its third call with the same shapes on.
     `chunk_rows`: a matrix of 256 MiB or more that is made from rows an eighth as wide and used row by row (logits of
     many classes, under their loss and its gradient in one program) is computed for some rows at a time; a weight's
     gradient is then added up piece by piece, rounded after each.
