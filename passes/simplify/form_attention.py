@@ -11,7 +11,7 @@ After:
 
 Before differentiation, so that neither direction keeps a matrix of scores. Between the two products may stand, each
 with one use: factors, one mask that is added, one that is selected by, a causal triangle of either kind, and reshapes
-that leave the last two dims alone.
+that leave the last two dims alone. Heads that are repeated for it are shared (`share_heads`).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from isthmus.ir import Shape
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.steps import step_of
 from isthmus.passes.simplify.dce import erase_dead
+from isthmus.passes.simplify.share_heads import share_heads
 
 WIDEST = 256
 """Heads that the kernel takes."""
@@ -55,7 +56,8 @@ class FormAttentionPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Try every product of every block, control flow's included."""
-        blocks = {found.parent: None for found in op.walk() if isinstance(found, prim.SoftmaxOp)}
+        wanted = (prim.SoftmaxOp, prim.AttentionOp)
+        blocks = {found.parent: None for found in op.walk() if isinstance(found, wanted)}
         for block in blocks:
             if block is not None:
                 form_attention(block)
@@ -71,7 +73,7 @@ def form_attention(block: Block) -> None:
             if found is not None and found.mask not in active:
                 _replace(block, op, found)
                 formed = True
-    if formed:
+    if share_heads(block) or formed:
         erase_dead(block)
 
 
@@ -286,6 +288,8 @@ def _turned(e: Emitter, x: SSAValue, batch: Sequence[int], contract: Sequence[in
 
 
 def _insert(block: Block, ops: Iterable[Operation], before: Operation) -> None:
+    """Put ops before another one, with its tags: what is to be computed again stays so."""
     for op in list(ops):
         op.detach()
+        op.attributes.update(before.attributes)
         block.insert_op_before(op, before)

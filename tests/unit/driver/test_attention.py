@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 
 import isthmus
 
@@ -112,6 +113,25 @@ def test_other_products() -> None:
     check(lambda q, k, v: softmax_of(q, k, v, lambda s: s * 0.3), (T, 32), (77, 32), (77, 16))
 
 
+def repeated(x: torch.Tensor, times: int) -> torch.Tensor:
+    batch, heads, length, width = x.shape
+    return x[:, :, None].expand(batch, heads, times, length, width).reshape(batch, heads * times, length, width)
+
+
+@pytest.mark.parametrize("name", ["operator", "interleaved", "by hand"])
+def test_repeated_heads_are_shared(name: str) -> None:
+    functions = {
+        "operator": lambda q, k, v: F.scaled_dot_product_attention(q, repeated(k, 3), repeated(v, 3)),
+        "interleaved": lambda q, k, v: F.scaled_dot_product_attention(
+            q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1), is_causal=True
+        ),
+        "by hand": lambda q, k, v: softmax_of(q, repeated(k, 3), repeated(v, 3), lambda s: s * 0.3),
+    }
+    check(functions[name], (2, 6, T, 16), (2, 2, T, 16), (2, 2, T, 16))
+    q, k = torch.randn(2, 6, T, 16), torch.randn(2, 2, T, 16)
+    assert isthmus.explain(functions[name])(q, k, k).graphs[0].directions[0].kernels == 1
+
+
 def learned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return softmax_of(q, k, v, lambda s: s * 0.2 + bias)
 
@@ -195,6 +215,18 @@ def test_second_derivatives_and_examples() -> None:
     several = [torch.randn(3, 2, T, 8) for _ in range(3)]
     mapped = torch.vmap(attention)
     torch.testing.assert_close(isthmus.compile(mapped)(*several), mapped(*several), rtol=1e-4, atol=1e-5)
+
+
+def test_a_checkpoint_computes_it_again() -> None:
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return (q @ k.mT * 0.25).softmax(-1) @ v * 2.0
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.utils.checkpoint.checkpoint(attention, q, k, v, use_reentrant=False).sin()
+
+    inputs = [torch.randn(1, 2, 64, 16, requires_grad=True) for _ in range(3)]
+    graph = isthmus.explain(function)(*inputs).graphs[0]
+    assert [d.attentions for d in graph.directions] == [1, 2]
 
 
 def test_nothing_of_the_size_of_scores_is_saved() -> None:
