@@ -271,11 +271,12 @@ The bar is 2, and 4 for lgamma, digamma and pow. `tests/unit/codegen/test_vector
 "special values": NaN, infinities, zeros of both signs, denormals, the edges of the domain, huge arguments (sin 1e30),
 overflow; for functions of two arguments every pair of them.
 
-- gelu, silu and softplus are no functions of their own but sums and products of others, rounded at each step as eager
-  rounds them. For negative x gelu cancels in 1 + erf and 1 + tanh as eager does: the absolute error stays near 1e-7 in
-  float32, the last places of a tiny result are lost. silu is x times a denormal below x = -87.
-- lgamma is the C library's, in double precision. It and digamma in float64 lose digits next to their zeros on the
-  negative axis, where large terms cancel.
+- gelu and silu are functions of their own (docs/decisions/gelu-keeps-its-digits.md); eager's cancel in 1 + erf and
+  1 + tanh for negative x, and its silu is x times a denormal below x = -87. softplus is a logarithm of a sum, as eager's.
+  gelu(-0) is -0; eager gives +0 in float32.
+- lgamma of float64 below -2 is the C library's; elsewhere, and on a GPU everywhere, it is ours. There, and for digamma
+  below 0, large terms cancel next to the zeros: the error is some units of 2^-53 of lgamma's terms, 2^-58 of digamma's,
+  which is any number of units of a result next to 0. The zeros above 0 (1, 2 and 1.4616...) are exact to a unit.
 - eager's infinite errors are overflows a little early (sinh, cosh) and zeros of lgamma.
 """
 

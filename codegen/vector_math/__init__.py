@@ -7,10 +7,11 @@ library lane by lane, and the remainder, which LLVM turns into such calls.
 
 from __future__ import annotations
 
+from isthmus.codegen.llvm_text import Value
+from isthmus.codegen.vector_math import gamma, gamma_f32
 from isthmus.codegen.vector_math.core import Binary, Math, Unary
 from isthmus.codegen.vector_math.error import erf, erfc, erfinv
 from isthmus.codegen.vector_math.exponential import cosh, exp, exp2, expm1, logistic, sinh, tanh
-from isthmus.codegen.vector_math.gamma import digamma, lgamma
 from isthmus.codegen.vector_math.gates import gelu, gelu_tanh, ndtr, normal_density, silu, tanh_gate
 from isthmus.codegen.vector_math.inverse import acos, asin, atan, atan2
 from isthmus.codegen.vector_math.logarithm import acosh, asinh, atanh, log, log1p, log2, log10
@@ -28,6 +29,17 @@ from isthmus.codegen.vector_math.rounding import (
     trunc,
 )
 from isthmus.codegen.vector_math.trigonometric import cos, sin, tan
+
+
+def lgamma(m: Math, x: Value) -> Value:
+    """Give ln |Γ(x)|."""
+    return gamma_f32.lgamma(m, x) if x.type.scalar == "float" else gamma.lgamma(m, x)
+
+
+def digamma(m: Math, x: Value) -> Value:
+    """Give ψ(x)."""
+    return gamma_f32.digamma(m, x) if x.type.scalar == "float" else gamma.digamma(m, x)
+
 
 UNARY: dict[str, Unary] = {
     rule.__name__: rule

@@ -150,6 +150,14 @@ class Math:
         packed = self.f.bitcast(condition, Type.of(f"i{condition.type.lanes}"))
         return self.f.compare("ne", packed, 0)
 
+    def replaced(self, value: Value, condition: Value, make: Callable[[], Value]) -> Value:
+        """Give what `make` emits in the lanes of the condition, else `value`; it runs only where some lane holds."""
+        slot = self.f.slot(value.type)
+        self.f.store(value, slot, 64)
+        with self.f.when(self.any(condition)):
+            self.f.store(self.f.select(condition, make(), value), slot, 64)
+        return self.f.load(slot, value.type, 64)
+
     # ---- double precision, other functions lane by lane
 
     def widen(self, x: Value) -> Value:

@@ -1,11 +1,11 @@
-"""Log-gamma and digamma."""
+"""Log-gamma and digamma of f64."""
 
 from __future__ import annotations
 
 import math
 
 from isthmus.codegen.llvm_text import I32, Value
-from isthmus.codegen.vector_math.core import INFINITY, NAN, Math, in_double
+from isthmus.codegen.vector_math.core import INFINITY, NAN, Math
 from isthmus.codegen.vector_math.power import double_log
 from isthmus.codegen.vector_math.trigonometric import COS, SIN
 
@@ -108,33 +108,36 @@ Pair = tuple[Value, Value]
 
 
 def lgamma(m: Math, x: Value) -> Value:
-    """Give ln |Γ(x)|; lanes of f64 below -2, where it has zeros without a pattern, by libm where there is one."""
-    if x.type.scalar == "float" or not m.has_libm:
-        return in_double(_lgamma)(m, x)
-    value, slot, sign = _lgamma(m, x), m.f.slot(x.type), m.f.slot(I32)
-    zeros = m.f.compare("olt", x, -2.0)
-    m.f.store(value, slot, 64)
-    with m.f.when(m.any(zeros)):
-        given = m.f.select(zeros, x, 1.0)
-        exact = m.each_lane(lambda lane: m.f.call("lgamma_r", lane.type, lane, sign), given)
-        m.f.store(m.f.select(zeros, exact, value), slot, 64)
-    return m.f.load(slot, x.type, 64)
+    """Give ln |Γ(x)|; below 0 ln(π/(a·|sin πa|)) - ln Γ(a), a = |x|.
 
-
-def _lgamma(m: Math, x: Value) -> Value:
-    """Give ln |Γ(x)| of doubles; below 0 as ln(π/(a·|sin πa|)) - ln Γ(a), a = |x|."""
+    Below -2 it has zeros without a pattern: by libm where there is one.
+    """
     f = m.f
     a = m.fabs(x)
-    high, low = _log_gamma(m, a)
-    negative = f.compare("olt", x, 0.0)
-    mirror = double_log(m, math.pi / (a * sine_and_cosine(m, a)[0]))
-    below = _sum(m, mirror, (-high, -low))
-    result = f.select(negative, below[0] + below[1], high + low)
-    log = double_log(m, a)[0]
-    result = f.select(f.compare("ogt", x, HUGE), a * (log - 1.0), result)
-    result = f.select(f.compare("olt", a, TINY), -log, result)
+    right = _log_gamma(m, a)
+
+    def mirrored() -> Value:
+        high, low = _sum(m, double_log(m, math.pi / (a * sine_and_cosine(m, a)[0])), (-right[0], -right[1]))
+        return high + low
+
+    zeros, negative = f.compare("olt", x, -2.0), f.compare("olt", x, 0.0)
+    result = m.replaced(right[0] + right[1], negative & ~zeros if m.has_libm else negative, mirrored)
+    extreme = f.compare("ogt", x, HUGE) | f.compare("olt", a, TINY)
+
+    def first_term() -> Value:
+        log = double_log(m, a)[0]
+        return f.select(f.compare("olt", a, TINY), -log, a * (log - 1.0))
+
+    result = m.replaced(result, extreme, first_term)
+    if m.has_libm:
+        result = m.replaced(result, zeros, lambda: _by_libm(m, f.select(zeros, x, 1.0)))
     pole = f.compare("oeq", f.intrinsic("trunc", a), a) & f.compare("ole", x, 0.0)
     return f.select(pole | f.compare("oeq", a, INFINITY), INFINITY, result)
+
+
+def _by_libm(m: Math, x: Value) -> Value:
+    sign = m.f.slot(I32)
+    return m.each_lane(lambda lane: m.f.call("lgamma_r", lane.type, lane, sign), x)
 
 
 def _log_gamma(m: Math, a: Value) -> Pair:
@@ -181,21 +184,22 @@ def sine_and_cosine(m: Math, x: Value) -> Pair:
     return first, f.select(f.compare("olt", r, 0.0), -second, second)
 
 
-@in_double
 def digamma(m: Math, x: Value) -> Value:
-    """Give ψ(x), the terms added to twice the precision: they cancel where ψ is small.
+    """Give ψ(x) of doubles, the terms added to twice the precision: they cancel where ψ is small.
 
     Below 0 it is ψ(|x|) + 1/|x| + π·cot π|x|; near the positive root a polynomial times the distance from it.
     """
     f = m.f
     a = m.fabs(x)
     value = _positive(m, a)
-    negative = f.compare("olt", x, 0.0)
-    reflected = _sum(m, _sum(m, value, _reciprocal(m, (a, m.const(0.0, a)))), _cotangent(m, a))
-    high, low = (f.select(negative, r, v) for r, v in zip(reflected, value, strict=True))
-    result = high + low
+
+    def mirrored() -> Value:
+        high, low = _sum(m, _sum(m, value, _reciprocal(m, (a, m.const(0.0, a)))), _cotangent(m, a))
+        return high + low
+
+    result = m.replaced(value[0] + value[1], f.compare("olt", x, 0.0), mirrored)
     near = f.compare("ogt", x, 1.0) & f.compare("olt", x, 2.0)
-    result = f.select(near, _by_root(m, f.select(near, x, 1.5)), result)
+    result = f.select(near, by_root(m, f.select(near, x, 1.5)), result)
     huge = f.compare("ogt", x, 1.0e17)
     result = f.select(huge, double_log(m, f.select(huge, x, 1.0))[0], result)
     result = f.select(f.compare("olt", a, 1.0e-290), -1.0 / x, result)
@@ -224,7 +228,7 @@ def _positive(m: Math, a: Value) -> Pair:
     return total[0], total[1] - square * m.horner(square, DIGAMMA)
 
 
-def _by_root(m: Math, x: Value) -> Value:
+def by_root(m: Math, x: Value) -> Value:
     """Give (x - root)·P(x - 3/2) for 1 < x < 2."""
     t = x - 1.5
     high, low = m.fast_two_sum(m.const(SLOPE[0], t), t * m.polynomial(t, SLOPE[1:]))
