@@ -38,6 +38,8 @@ class Ability:
     """Whether a product with nothing around it is worth a kernel."""
     rows_per_sum: int | None = None
     """Rows whose sums make a partial result, where that is fixed; sums are then in f32."""
+    most_buffers: int | None = None
+    """Tensors that an epilogue reads and writes, numbers apart: all are there for each element."""
     fills: bool = False
     """Whether long products must have enough tiles for the machine: nobody adds up parts of a sum over k."""
 
@@ -45,7 +47,7 @@ class Ability:
     def of(target: str) -> Ability:
         """Give that of a `cpu` or a `gpu`, whose tensor cores multiply and whose tiles have 128 rows."""
         if target == "gpu":
-            return Ability(("bf16", "f16"), prologues=False, alone=True, rows_per_sum=ROWS, fills=True)
+            return Ability(("bf16", "f16"), prologues=False, alone=True, rows_per_sum=ROWS, most_buffers=8, fills=True)
         return Ability(("f32", "f64"), prologues=True, alone=False)
 
     def require(self, draft: Draft, classes: Mapping[int, str], strides: Strides) -> None:
@@ -54,6 +56,8 @@ class Ability:
             (dot,) = (i for i in draft.instrs if i.kind == "dot")
             for factor, own in zip(dot.args, ("m", "n"), strict=True):
                 _require_pieces(factor, {d for d, c in classes.items() if c in (own, "k")}, strides)
+        if self.most_buffers is not None:
+            _require_few(draft, self.most_buffers)
         if self.rows_per_sum is not None:
             self._require_parts(draft, classes)
         if self.fills:
@@ -78,6 +82,14 @@ class Ability:
             parts = -(-prod(cast("list[int]", rows)) // self.rows_per_sum) * prod(cast("list[int]", batch))
             if parts > cast(int, leading):
                 raise Refused("its rows are summed in fewer parts than it has tiles")
+
+
+def _require_few(draft: Draft, most: int) -> None:
+    (dot,) = (i for i in draft.instrs if i.kind == "dot")
+    loads = [i for i in draft.instrs if i.kind == "load" and i not in dot.args]
+    read = {value for value, *_ in (cast("tuple[Value, Index, bool]", i.data) for i in loads) if value.shape}
+    if len(read) + len(draft.sinks) > most:
+        raise Refused(f"its epilogue would read and write more than {most} tensors")
 
 
 def _filled(batch: int, m: int, n: int, columns: int) -> float:
