@@ -93,3 +93,25 @@ def test_use_before_definition_is_found():
 def test_undefined_operands_name_their_place_when_parsed():
     with pytest.raises(Exception, match=r"%z is used before it is defined"):
         parse("func.func @f() { %y = prim.exp %z : tensor<2xf32> }")
+
+
+def test_copies_say_the_same_and_share_nothing() -> None:
+    text = """
+        func.func @f(%x: tensor<4xf32> {autodiff.primal}) -> tensor<4xf32> {
+          %y = kernel.fused %x {sizes = [4], classes = ["parallel"]} ({
+            %v = kernel.load {operand = 0, map = [d0]} : f32
+            %e = prim.exp %v : f32
+            kernel.store %e {result = 0, map = [d0]}
+          }) : tensor<4xf32>
+          func.return %y : tensor<4xf32>
+        }
+    """
+    module = Parser(new_context(), text).parse_module()
+    copy = ir.copied(module)
+    ir.verify(copy)
+    assert str(copy) == str(module) == str(module.clone())
+    assert not {id(op) for op in copy.walk()} & {id(op) for op in module.walk()}
+    (kernel,) = [op for op in copy.walk() if op.name == "kernel.fused"]
+    alone = ir.copied(kernel)
+    assert ir.operands_of(alone) == ir.operands_of(kernel)
+    assert len(list(ir.operands_of(kernel)[0].uses)) == 2

@@ -32,7 +32,14 @@ class Halves:
 
 def only(module: ModuleOp, name: str) -> ModuleOp:
     """Give a new module with a copy of one function and the module's attributes."""
-    return ModuleOp([ir.function(module, name).clone()], dict(module.attributes))
+    return ModuleOp([ir.copied(ir.function(module, name))], dict(module.attributes))
+
+
+def apart(module: ModuleOp, name: str) -> ModuleOp:
+    """Take a function out of a module; gives it in a module of its own with the same attributes."""
+    func = ir.function(module, name)
+    func.detach()
+    return ModuleOp([func], dict(module.attributes))
 
 
 def explain_cut(joint: ModuleOp, options: Options) -> Explanation:

@@ -26,7 +26,7 @@ from isthmus.driver.conventions import convention_of, require_known_sizes
 from isthmus.driver.derivatives import LibraryCalls
 from isthmus.driver.draws import Draw, draws_of, require_same_draws
 from isthmus.driver.executables import compiling
-from isthmus.driver.halves import Halves, explain_cut, only
+from isthmus.driver.halves import Halves, apart, explain_cut
 from isthmus.driver.metadata import Metadata, metadata_of
 from isthmus.driver.native import Keep, for_host, make_native
 from isthmus.driver.options import Options
@@ -70,7 +70,7 @@ class Lowering:
     def start(self, source: ModuleOp) -> ModuleOp:
         """Give the copy to work on; the source stays, so that the IR before a failing pass can be made again."""
         self._trail = Trail(source)
-        return source.clone()
+        return ir.copied(source)
 
     def to_prim(self, source: ModuleOp) -> ModuleOp:
         """Lower a captured aten module to primitives."""
@@ -112,7 +112,7 @@ class Lowering:
         else:
             cut(whole, choose=self.options.partition)
         self._rewrite_after_gradients(whole)
-        forward, backward = only(whole, "forward"), only(whole, "backward")
+        forward, backward = apart(whole, "forward"), apart(whole, "backward")
         if draws is not None:
             require_same_draws(draws, forward, backward)
         name = "forward" if level == 0 else f"forward of order {level + 1}"

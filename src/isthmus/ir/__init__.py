@@ -10,7 +10,7 @@ from isthmus.diagnostics import IRError, SourceLocation
 from isthmus.ir.blocks import block_arguments, erase_unused, function, functions, verify, verify_order
 from isthmus.ir.literals import Literal, LiteralValue, Operand, literal_text, parse_literal
 from isthmus.ir.locations import UNKNOWN, location_attr, source_location, source_location_of
-from isthmus.ir.ops import OpT, append_result, create_op, operands_of, replace_terminator, result_of
+from isthmus.ir.ops import OpT, append_result, copied, create_op, operands_of, replace_terminator, result_of
 from isthmus.ir.text import LiteralOp, literal
 from isthmus.ir.types import (
     DTYPES,
@@ -62,6 +62,7 @@ __all__ = [
     "append_result",
     "block_arguments",
     "contiguous_strides",
+    "copied",
     "create_op",
     "dtype_of",
     "erase_unused",
