@@ -19,14 +19,11 @@ from isthmus.passes.fusion.graph import Node, Value
 from isthmus.passes.fusion.instructions import Refused
 from isthmus.passes.fusion.traffic import points, work
 
-LEAST = 32
+LEAST = 16
 """Rows, columns and terms below which the library multiplies, and where it is not known how many rows or columns."""
 
 LARGE = 1 << 24
 """Multiplications from which a kernel of ours multiplies no slower than the library: measured."""
-
-LONG = 128
-"""Rows, columns and terms from which that holds with nothing around the product."""
 
 LOSS = 0.05
 """The part of its time that a smaller product loses: more of it is packing."""
@@ -75,8 +72,7 @@ class Policy:
 
     def takes_alone(self, node: Node) -> bool:
         """Whether a product with nothing around it is better made by a kernel of ours."""
-        op = cast(prim.DotOp, node.op)
-        return self.alone and cost.flops(op) >= 2 * LARGE and min(map(cost.numeric, _extents(op))) >= LONG
+        return self.alone and cost.flops(cast(prim.DotOp, node.op)) >= 2 * LARGE
 
 
 def _extents(op: prim.DotOp) -> Shape:

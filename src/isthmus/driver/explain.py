@@ -184,7 +184,7 @@ def _graph_parts(graph: GraphReport) -> list[Table | str]:
         parts += [f"  {line}" for line in graph.metadata.table().splitlines()]
     for direction in graph.directions:
         calls = direction.library_calls
-        products = [f"{_count(direction.products, 'product')} with what is around"] if direction.products else []
+        products = [f"{_count(direction.products, 'product')} of our own"] if direction.products else []
         streamed = [f"{_count(direction.attentions, 'attention')} by streaming"] if direction.attentions else []
         special = ", ".join([*products, *streamed])
         kernels = _count(direction.kernels, "kernel") + (f" ({special})" if special else "")

@@ -67,7 +67,7 @@ def test_its_products_are_kernels_and_explained():
     report = isthmus.explain(Mlp(64, 128), **OWN)(torch.randn(256, 64, requires_grad=True))
     (graph,) = report.graphs
     assert any(d.products for d in graph.directions)
-    assert "with what is around" in str(report)
+    assert "of our own" in str(report)
 
 
 def test_any_number_of_rows_with_one_program():
