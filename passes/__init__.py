@@ -21,6 +21,7 @@ PASSES: dict[str, str] = {
     "simplify": "isthmus.passes.simplify.simplify:SimplifyPass",
     "fold-into-conv": "isthmus.passes.simplify.fold_into_conv:FoldIntoConvPass",
     "form-attention": "isthmus.passes.simplify.form_attention:FormAttentionPass",
+    "group-dots": "isthmus.passes.simplify.group_dots:GroupDotsPass",
     "join-dots": "isthmus.passes.simplify.join_dots:JoinDotsPass",
     "cse": "isthmus.passes.simplify.cse:CsePass",
     "dce": "isthmus.passes.simplify.dce:DcePass",

@@ -28,11 +28,14 @@ FUSE = "fuse{contractions=auto}"
 
 CHUNK_ROWS = "chunk-rows"
 
+GROUP_DOTS = "group-dots"
+
 KERNELS = (
     "select-library",
     "decompose{to=elementary}",
     "simplify",
     "join-dots",
+    GROUP_DOTS,
     CHUNK_ROWS,
     FUSE,
     "schedule",
@@ -50,7 +53,7 @@ def gpu_kernels(contractions: str = "auto") -> tuple[str, ...]:
     """Give the passes from primitives to planned kernels for a GPU: its own schedule and libraries."""
     fuse = f"fuse{{target=gpu contractions={contractions}}}"
     own = {"select-library": "select-library{device=cuda}", FUSE: fuse, "schedule": "schedule-gpu"}
-    return tuple(own.get(text, text) for text in KERNELS)
+    return tuple(own.get(text, text) for text in KERNELS if text != GROUP_DOTS)
 
 
 CPU = CAPTURED_TO_PRIM + JOINT + KERNELS

@@ -1,0 +1,60 @@
+// RUN: isthmus-opt %s -p group-dots | filecheck %s
+// ROW: I2
+
+// Three narrow layers on one input.
+// CHECK-LABEL: @layers
+// CHECK-NEXT:  %[[W:.*]] = prim.concat %u, %v, %w {dim = 0} : tensor<24x64xf32>
+// CHECK-NEXT:  %[[D:.*]] = prim.dot %x, %[[W]] {{.*}} : tensor<256x24xf32>
+// CHECK-NEXT:  %[[A:.*]] = prim.slice %[[D]] {dim = 1, start = 0, limit = 8, stride = 1}
+// CHECK-NEXT:  %[[B:.*]] = prim.slice %[[D]] {dim = 1, start = 8, limit = 16, stride = 1}
+// CHECK-NEXT:  %[[C:.*]] = prim.slice %[[D]] {dim = 1, start = 16, limit = 24, stride = 1}
+// CHECK-NEXT:  %[[S:.*]] = prim.sin %[[A]]
+// CHECK-NEXT:  func.return %[[S]], %[[B]], %[[C]]
+func.func @layers(%x: tensor<256x64xf32>, %u: tensor<8x64xf32>, %v: tensor<8x64xf32>, %w: tensor<8x64xf32>) -> (tensor<256x8xf32>, tensor<256x8xf32>, tensor<256x8xf32>) {
+  %a = prim.dot %x, %u {batch_a = [], batch_b = [], contract_a = [1], contract_b = [1]} : tensor<256x8xf32>
+  %s = prim.sin %a : tensor<256x8xf32>
+  %b = prim.dot %x, %v {batch_a = [], batch_b = [], contract_a = [1], contract_b = [1]} : tensor<256x8xf32>
+  %c = prim.dot %x, %w {batch_a = [], batch_b = [], contract_a = [1], contract_b = [1]} : tensor<256x8xf32>
+  func.return %s, %b, %c : tensor<256x8xf32>, tensor<256x8xf32>, tensor<256x8xf32>
+}
+
+// Stays: wide products, other inputs, half precision, batches.
+// CHECK-LABEL: @wide
+// CHECK-NOT:   prim.concat
+func.func @wide(%x: tensor<256x64xf32>, %u: tensor<17x64xf32>, %v: tensor<17x64xf32>) -> (tensor<256x17xf32>, tensor<256x17xf32>) {
+  %a = prim.dot %x, %u {batch_a = [], batch_b = [], contract_a = [1], contract_b = [1]} : tensor<256x17xf32>
+  %b = prim.dot %x, %v {batch_a = [], batch_b = [], contract_a = [1], contract_b = [1]} : tensor<256x17xf32>
+  func.return %a, %b : tensor<256x17xf32>, tensor<256x17xf32>
+}
+// CHECK-LABEL: @other_inputs
+// CHECK-NOT:   prim.concat
+func.func @other_inputs(%x: tensor<256x64xf32>, %y: tensor<256x64xf32>, %u: tensor<8x64xf32>, %v: tensor<64x8xf32>) -> (tensor<256x8xf32>, tensor<256x8xf32>, tensor<256x8xf32>) {
+  %a = prim.dot %x, %u {batch_a = [], batch_b = [], contract_a = [1], contract_b = [1]} : tensor<256x8xf32>
+  %b = prim.dot %y, %u {batch_a = [], batch_b = [], contract_a = [1], contract_b = [1]} : tensor<256x8xf32>
+  %c = prim.dot %x, %v {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<256x8xf32>
+  func.return %a, %b, %c : tensor<256x8xf32>, tensor<256x8xf32>, tensor<256x8xf32>
+}
+// CHECK-LABEL: @half
+// CHECK-NOT:   prim.concat
+func.func @half(%x: tensor<256x64xbf16>, %u: tensor<8x64xbf16>, %v: tensor<8x64xbf16>) -> (tensor<256x8xbf16>, tensor<256x8xbf16>) {
+  %a = prim.dot %x, %u {batch_a = [], batch_b = [], contract_a = [1], contract_b = [1]} : tensor<256x8xbf16>
+  %b = prim.dot %x, %v {batch_a = [], batch_b = [], contract_a = [1], contract_b = [1]} : tensor<256x8xbf16>
+  func.return %a, %b : tensor<256x8xbf16>, tensor<256x8xbf16>
+}
+// CHECK-LABEL: @batch
+// CHECK-NOT:   prim.concat
+func.func @batch(%x: tensor<2x256x64xf32>, %u: tensor<2x8x64xf32>, %v: tensor<2x8x64xf32>) -> (tensor<2x256x8xf32>, tensor<2x256x8xf32>) {
+  %a = prim.dot %x, %u {batch_a = [0], batch_b = [0], contract_a = [2], contract_b = [2]} : tensor<2x256x8xf32>
+  %b = prim.dot %x, %v {batch_a = [0], batch_b = [0], contract_a = [2], contract_b = [2]} : tensor<2x256x8xf32>
+  func.return %a, %b : tensor<2x256x8xf32>, tensor<2x256x8xf32>
+}
+
+// Stays: the second weight follows from the first product.
+// CHECK-LABEL: @one_after_the_other
+// CHECK-NOT:   prim.concat
+// CHECK:       func.return
+func.func @one_after_the_other(%x: tensor<8x8xf32>, %u: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %a = prim.dot %x, %u {batch_a = [], batch_b = [], contract_a = [1], contract_b = [1]} : tensor<8x8xf32>
+  %b = prim.dot %x, %a {batch_a = [], batch_b = [], contract_a = [1], contract_b = [1]} : tensor<8x8xf32>
+  func.return %b : tensor<8x8xf32>
+}
