@@ -242,11 +242,6 @@ def log_gamma_slope(t: mpf) -> mpf:
     return mp.loggamma(x).real / ((x - 1) * (x - 2))
 
 
-def cotangent_rest(z: mpf) -> mpf:
-    """Σ 2ζ(2k + 8)·zᵏ: what (1/r - π cot πr)/r, r = √z, leaves after three terms of its series, over z³"""
-    return sum((2 * mp.zeta(2 * k + 8) * z**k for k in range(90)), mpf(0))
-
-
 def _fit(name: str, f: Real, w: Real, low: float, high: float, count: int, double: bool) -> Fit:
     return Fit(f"{name} {'f64' if double else 'f32'}", f, w, low, high, tuple(range(count)), double)
 
@@ -300,7 +295,6 @@ def fits() -> list[Fit]:
         _fit("TANH", in_square(mp.tanh, -mpf(1) / 3, mpf(2) / 15), lambda z: z, 0, 0.123, 9, True),
         _fit("DIGAMMA_SLOPE", digamma_slope, lambda t: 1 / digamma_slope(t), -0.5, 0.5, 23, True),
         _fit("LOG_GAMMA", log_gamma_slope, lambda t: 1 / log_gamma_slope(t), -0.5, 0.5, 23, True),
-        _fit("COTANGENT", cotangent_rest, lambda z: mpf(1), 0, 0.25, 13, True),
     ]
     places: tuple[tuple[str, Real, float, float, int], ...] = (
         ("ERFINV", lambda t: t + mpf(25) / 8, -3.125, 3.125, 24),

@@ -275,7 +275,7 @@ overflow; for functions of two arguments every pair of them.
   1 + tanh for negative x, and its silu is x times a denormal below x = -87. softplus is a logarithm of a sum, as eager's.
   gelu(-0) is -0; eager gives +0 in float32.
 - lgamma of float64 below -2 is the C library's; elsewhere, and on a GPU everywhere, it is ours. There, and for digamma
-  below 0, large terms cancel next to the zeros: the error is some units of 2^-53 of lgamma's terms, 2^-58 of digamma's,
+  below 0, large terms cancel next to the zeros: the error is some units of 2^-53 for lgamma and 2^-61 for digamma,
   which is any number of units of a result next to 0. The zeros above 0 (1, 2 and 1.4616...) are exact to a unit.
 - eager's infinite errors are overflows a little early (sinh, cosh) and zeros of lgamma.
 """

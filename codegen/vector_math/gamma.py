@@ -82,15 +82,16 @@ SLOPE = (
     -0.00017833306133947587,
     0.00012117533582833747,
 )
-# π·cot πr = 1/r - r·C(r²) with C = Σ 2ζ(2k + 2)·r²ᵏ: three terms as sums of two, then 2/(1 - r²) + Σ 2(ζ(2k) - 1)·r²ᵏ⁻⁸
+# π·cot πr = 1/r - r·C(r²) with C = Σ 2ζ(2k + 2)·r²ᵏ: five terms as sums of two, then
+# 2/(1 - r²) + Σ 2(ζ(2k) - 1)·r²ᵏ⁻¹²
 COTANGENT = (
     (3.289868133696453, 6.081344700796952e-17),
     (2.1646464674222763, 9.49702408571073e-17),
     (2.0346861239688985, -1.9517198332883063e-16),
+    (2.0081547123958887, -4.034349661547569e-17),
+    (2.001989150255636, 2.1873826341294005e-16),
 )
 COTANGENT_REST = (
-    0.00815471239588868,
-    0.0019891502556361705,
     0.0004921731066160966,
     0.00012249627011740966,
     3.056451881730374e-05,
@@ -115,13 +116,10 @@ def lgamma(m: Math, x: Value) -> Value:
     f = m.f
     a = m.fabs(x)
     right = _log_gamma(m, a)
-
-    def mirrored() -> Value:
-        high, low = _sum(m, double_log(m, math.pi / (a * sine_and_cosine(m, a)[0])), (-right[0], -right[1]))
-        return high + low
-
     zeros, negative = f.compare("olt", x, -2.0), f.compare("olt", x, 0.0)
-    result = m.replaced(right[0] + right[1], negative & ~zeros if m.has_libm else negative, mirrored)
+    result = m.replaced(
+        right[0] + right[1], negative & ~zeros if m.has_libm else negative, lambda: mirrored(m, a, right)
+    )
     extreme = f.compare("ogt", x, HUGE) | f.compare("olt", a, TINY)
 
     def first_term() -> Value:
@@ -133,6 +131,13 @@ def lgamma(m: Math, x: Value) -> Value:
         result = m.replaced(result, zeros, lambda: _by_libm(m, f.select(zeros, x, 1.0)))
     pole = f.compare("oeq", f.intrinsic("trunc", a), a) & f.compare("ole", x, 0.0)
     return f.select(pole | f.compare("oeq", a, INFINITY), INFINITY, result)
+
+
+def mirrored(m: Math, a: Value, right: Pair | None = None) -> Value:
+    """Give ln |Γ(-a)| for a > 0; `right`: ln Γ(a)."""
+    high, low = right or _log_gamma(m, a)
+    high, low = _sum(m, double_log(m, math.pi / (a * sine_and_cosine(m, a)[0])), (-high, -low))
+    return high + low
 
 
 def _by_libm(m: Math, x: Value) -> Value:

@@ -1,4 +1,4 @@
-"""Log-gamma and digamma of f32, in f64 without pairs: 20 digits of the terms are left where they cancel."""
+"""Log-gamma and digamma of f32, in f64 and without pairs where little cancels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import math
 
 from isthmus.codegen.llvm_text import Value
 from isthmus.codegen.vector_math.core import INFINITY, NAN, Math
-from isthmus.codegen.vector_math.gamma import DIGAMMA, HALF_LN_2PI, LOG_GAMMA, STIRLING, by_root, sine_and_cosine
+from isthmus.codegen.vector_math.gamma import (
+    DIGAMMA,
+    HALF_LN_2PI,
+    LOG_GAMMA,
+    STIRLING,
+    by_root,
+    mirrored,
+    sine_and_cosine,
+)
 from isthmus.codegen.vector_math.logarithm import log
 
 
@@ -25,11 +33,8 @@ def lgamma(m: Math, x: Value) -> Value:
     q = f.select(large | small, a, f.select(upper, z, 1.0))
     times = f.select(large, a - 0.5, f.select(small, m.const(-1.0, a), m.const(1.0, a)))
     value = m.mla(log(m, q), times, f.select(large, far, near))
-
-    def mirrored() -> Value:
-        return log(m, math.pi / (a * sine_and_cosine(m, a)[0])) - value
-
-    whole = m.replaced(value, f.compare("olt", wide, 0.0), mirrored)
+    # below 0 the terms cancel next to the zeros: in pairs
+    whole = m.replaced(value, f.compare("olt", wide, 0.0), lambda: mirrored(m, a))
     pole = f.compare("oeq", f.intrinsic("trunc", a), a) & f.compare("ole", wide, 0.0)
     return m.narrow(f.select(pole | f.compare("oeq", a, INFINITY), INFINITY, whole))
 
@@ -50,11 +55,11 @@ def digamma(m: Math, x: Value) -> Value:
     near = f.compare("ogt", wide, 1.0) & f.compare("olt", wide, 2.0)
     value = f.select(near, by_root(m, f.select(near, wide, 1.5)), value)
 
-    def mirrored() -> Value:
+    def below() -> Value:
         sine, cosine = sine_and_cosine(m, a)
         return value + 1.0 / a + cosine / sine * math.pi
 
-    whole = m.replaced(value, f.compare("olt", wide, 0.0), mirrored)
+    whole = m.replaced(value, f.compare("olt", wide, 0.0), below)
     whole = f.select(f.compare("oeq", wide, 0.0), m.copysign(m.const(INFINITY, a), -wide), whole)
     pole = f.compare("oeq", f.intrinsic("trunc", a), a) & f.compare("olt", wide, 0.0)
     return m.narrow(f.select(pole | m.is_nan(wide), NAN, whole))
