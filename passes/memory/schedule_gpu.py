@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from isthmus import ir
-from isthmus.dialects import kernel
+from isthmus.dialects import kernel, prim
 from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
 from isthmus.passes.memory.accuracy_gpu import mark_accuracy
@@ -42,6 +42,8 @@ INDICES = 16
 """Indices of a scatter that are read at once."""
 LONG_ROW = 256
 """Vectors of the last row dim that are enough for a block."""
+LIGHT_BODY = 40
+"""A body of so many values keeps a thread within 32 registers."""
 WARP_STEPS = 8
 """A row of up to so many steps is walked by one warp, which needs no barrier."""
 
@@ -250,8 +252,16 @@ def _walk_together(op: kernel.FusedOp, spread: int, sums: list[kernel.Accumulate
     if sums:
         _write(op, width=width, unroll=STEPS // 2, threads=threads, group=group)
         return
+    if in_shared and group == MOST_THREADS and _is_heavy(op):
+        threads = group = MOST_THREADS // 2  # two blocks leave a thread twice as many registers
     unroll = 1 if in_shared else 4 if width == 1 else 2  # reads in flight; of few registers, where rows are long
     _write(op, partitions=kernel.points(op), width=width, unroll=unroll, threads=threads, group=group, chunk=1)
+
+
+def _is_heavy(op: kernel.FusedOp) -> bool:
+    """Whether a thread that computes this needs more than 32 registers."""
+    made = [ir.dtype_of(r) for o in op.block.ops for r in o.results if not isinstance(o, prim.ConstOp)]
+    return len(made) > LIGHT_BODY or "f64" in made or any(ir.is_complex(d) for d in made)
 
 
 def _walks_many(op: kernel.FusedOp) -> bool:
