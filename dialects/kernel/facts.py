@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import cast
 
 from xdsl.dialects.func import FuncOp
@@ -17,6 +18,13 @@ from isthmus.dialects.prim import DivOp, RemOp
 from isthmus.ir import Literal, Shape
 from isthmus.sizes import Dim, Size
 
+_touches = ir.one_of(LoadOp, SinkOp)
+_reduces = ir.one_of(ReduceOp, DotOp)
+_accumulates = ir.one_of(CumulativeOp)
+_checks = ir.one_of(CheckOp)
+_divides = ir.one_of(DivOp, RemOp)
+_is_launched = ir.one_of(FusedOp, ContractOp, ExternOp, StreamOp)
+
 
 def strides_of(value: SSAValue) -> Shape:
     """Give the strides, in elements, of the buffer that holds a value: row-major unless its maker says otherwise."""
@@ -27,7 +35,7 @@ def strides_of(value: SSAValue) -> Shape:
             strides = func.arg_attrs.data[number].data.get("isthmus.strides")
             if isinstance(strides, Literal):
                 return cast(Shape, strides.data)
-    elif isinstance(owner, (FusedOp, ContractOp, ExternOp, StreamOp)) and owner.layouts is not None:
+    elif _is_launched(owner) and owner.layouts is not None:
         strides = cast(tuple[Shape | None, ...], owner.layouts.data)[owner.results.index(value)]  # pyright: ignore
         if strides is not None:
             return strides
@@ -61,7 +69,7 @@ def levels(kernel: LoopNest) -> dict[Operation, int]:
         level = 0
         for operand in ir.operands_of(op):
             maker = cast(Operation, operand.owner)
-            level = max(level, found[maker] + isinstance(maker, (ReduceOp, DotOp)))
+            level = max(level, found[maker] + _reduces(maker))
         found[op] = level
     return found
 
@@ -74,9 +82,9 @@ def varying(kernel: LoopNest) -> dict[SSAValue, frozenset[int]]:
         map_ = op.properties.get("map")
         if isinstance(map_, Map):
             dims |= map_.dims()
-        if isinstance(op, (ReduceOp, DotOp)):
+        if _reduces(op):
             dims -= frozenset(cast(tuple[int, ...], op.dims.data))
-        elif isinstance(op, CumulativeOp):
+        elif _accumulates(op):
             dims |= {cast(int, op.dim.data)}
         for result in op.results:
             found[result] = dims
@@ -95,7 +103,7 @@ def starts(kernel: LoopNest) -> tuple[int, ...]:
     """
     found: dict[int, int] = {}
     for op in kernel.block.ops:
-        if isinstance(op, (LoadOp, SinkOp)) and (buffer := buffer_of(kernel, op)) not in found:
+        if _touches(op) and (buffer := buffer_of(kernel, op)) not in found:
             (linear,) = linear_map(kernel, op).data
             value = kernel.inputs[buffer] if isinstance(op, LoadOp) else result_of(kernel, op)
             line = LINE // ir.itemsize(ir.dtype_of(value))
@@ -126,17 +134,14 @@ def result_of(kernel: LoopNest, op: SinkOp) -> SSAValue:
 
 def checks(kernel: LoopNest) -> tuple[CheckOp, ...]:
     """Give the index checks of a kernel in order: error n is that of check n - 1."""
-    return tuple(op for op in kernel.block.ops if isinstance(op, CheckOp))
+    return tuple(op for op in kernel.block.ops if _checks(op))
 
 
 def can_fail(kernel: Kernel) -> bool:
     """Tell whether the kernel gets an error word: it checks an index or divides integers."""
     if isinstance(kernel, StreamOp):
         return False
-    return any(
-        isinstance(op, CheckOp) or (isinstance(op, (DivOp, RemOp)) and ir.is_integer(ir.dtype_of(op.results[0])))
-        for op in kernel.block.ops
-    )
+    return any(_checks(op) or (_divides(op) and ir.is_integer(ir.dtype_of(op.results[0]))) for op in kernel.block.ops)
 
 
 def key(kernel: Kernel) -> str:
@@ -150,7 +155,7 @@ def key(kernel: Kernel) -> str:
     symbols = {name: f"s{k}" for k, name in enumerate(kernel.symbols_)}
     parts: list[str] = [kernel.name]
     names = ("sizes", "classes", "initial", "partitions", "vector", "width", "unroll", "grid", "tile", "block")
-    for name in (*names, "threads", "group", "chunk", "flat", "owners", "ahead"):
+    for name in (*names, "threads", "group", "chunk", "flat", "owners", "ahead", "sharers"):
         literal = kernel.properties.get(name)
         parts.append(f"{name}={_text(literal, symbols)}")
     first = starts(kernel)
@@ -158,7 +163,7 @@ def key(kernel: Kernel) -> str:
     numbers: dict[SSAValue, int] = {}
     for op in kernel.block.ops:
         facts: dict[str, Attribute] = {**op.properties, **op.attributes}
-        if isinstance(op, (LoadOp, SinkOp)):
+        if _touches(op):
             (linear,) = linear_map(kernel, op).data
             facts["map"] = Map.of((linear - first[buffer_of(kernel, op)],))
         if isinstance(op, AccumulateOp):  # fills its partition's part of the result
@@ -185,13 +190,20 @@ def _stream_key(op: StreamOp) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def _text(attr: object, symbols: dict[str, str]) -> str:
+def _text(attr: Attribute | None, symbols: dict[str, str]) -> str:
+    if not symbols:
+        return _plain_text(attr)
     if isinstance(attr, Map):
         names = {old: Size.symbol(new) for old, new in symbols.items() if old != new}
         return str(Map.of([e.resize(names) for e in attr.data]) if names else attr)
     if isinstance(attr, Literal):
         return ir.literal_text(_renamed(attr.data, symbols))
     return str(attr)
+
+
+@lru_cache(maxsize=1 << 14)
+def _plain_text(attr: Attribute | None) -> str:
+    return ir.literal_text(attr.data) if isinstance(attr, Literal) else str(attr)
 
 
 def _renamed(value: ir.LiteralValue, symbols: dict[str, str]) -> ir.LiteralValue:
@@ -202,7 +214,7 @@ def _renamed(value: ir.LiteralValue, symbols: dict[str, str]) -> ir.LiteralValue
 
 def launches(func: FuncOp) -> list[Kernel | ExternOp]:
     """Give the kernels and library calls of a function in order, those in regions of control flow included."""
-    return [op for op in func.walk() if isinstance(op, (FusedOp, ContractOp, StreamOp, ExternOp))]
+    return [op for op in func.walk() if _is_launched(op)]
 
 
 def points(kernel: LoopNest) -> Dim:

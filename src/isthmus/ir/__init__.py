@@ -10,7 +10,7 @@ from isthmus.diagnostics import IRError, SourceLocation
 from isthmus.ir.blocks import block_arguments, erase_unused, function, functions, verify, verify_order
 from isthmus.ir.literals import Literal, LiteralValue, Operand, literal_text, parse_literal
 from isthmus.ir.locations import UNKNOWN, location_attr, source_location, source_location_of
-from isthmus.ir.ops import OpT, append_result, copied, create_op, operands_of, replace_terminator, result_of
+from isthmus.ir.ops import OpT, append_result, copied, create_op, one_of, operands_of, replace_terminator, result_of
 from isthmus.ir.text import LiteralOp, literal
 from isthmus.ir.types import (
     DTYPES,
@@ -80,6 +80,7 @@ __all__ = [
     "location_attr",
     "nbytes",
     "numel",
+    "one_of",
     "operands_of",
     "parse_literal",
     "replace_terminator",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeGuard, TypeVar, cast
 
 from xdsl.dialects.builtin import LocationAttr
 from xdsl.ir import Attribute, Block, Operation, OpResult, Region, SSAValue, SSAValues, Use
@@ -85,6 +85,24 @@ def _copied_block(block: Block, values: dict[SSAValue, SSAValue]) -> Block:
     for op in block.ops:
         made.add_op(copied(op, values))
     return made
+
+
+def one_of(*classes: type[OpT]) -> Callable[[Operation], TypeGuard[OpT]]:
+    """Give a test: whether an op is of one of these classes.
+
+    It is `isinstance`, asked once for each class of ops: xDSL's classes are abstract, which makes a no cost ten times a
+    yes. For tests that every op of a body has to pass.
+    """
+    known: dict[type[Operation], bool] = {}
+
+    def test(op: Operation) -> TypeGuard[OpT]:
+        cls = type(op)
+        found = known.get(cls)
+        if found is None:
+            found = known[cls] = issubclass(cls, classes)
+        return found
+
+    return test
 
 
 def append_result(op: Operation, type_: Attribute) -> SSAValue:
