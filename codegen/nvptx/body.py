@@ -126,11 +126,14 @@ class ThreadBody(Body):
         return bool(self.plan.shared_dims & self.plan.dims_of(op))
 
     def store(self, op: Operation) -> None:
-        """kernel.store: what is the same for the whole group is written by its first thread."""
-        if self.is_shared_out(op):
+        """kernel.store: what is the same for the whole group, or for all warps, is written by the first one."""
+        if self.plan.sharers == 1 and self.is_shared_out(op):
             super().store(op)
             return
-        with self.state.f.when(self.threads.is_first), self.state.frame():
+        writes = self.threads.is_first
+        if self.plan.sharers > 1:
+            writes = self.state.f.compare("eq", self.threads.warp, 0)
+        with self.state.f.when(writes), self.state.frame():
             super().store(op)
 
     def accumulate(self, op: Operation) -> None:

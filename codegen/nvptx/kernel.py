@@ -156,7 +156,8 @@ class Grid(Rows):
         """Each thread at points of its own: whole vectors of a chunk, and what is left over one by one."""
         f, plan = self.f, self.plan
         copies = 1 if self.kernel.rows else plan.copies
-        first, big = self.threads.lane * plan.lanes, plan.span * copies
+        lane = self.threads.lane if plan.sharers == 1 else self.threads.lane_of_warp
+        first, big = lane * plan.lanes, plan.span * copies
         if plan.chunk == big:
             if self._has_whole_chunks():
                 self._side_by_side(low + first, copies)

@@ -42,6 +42,8 @@ class GridPlan(Plan):
         self.is_flat = self.shares_rows and lit(kernel, "flat") is True
         """Whether threads share out the positions of all row dims as one."""
 
+        self.sharers = _number(kernel, "sharers", 1)
+        """Threads, of different warps, that share the rows of a point: neighbouring points are walked by one warp."""
         self.owners = _number(kernel, "owners", 1)
         """Threads that share a point of a scatter: each walks the whole row and writes the places that are its own."""
 
@@ -89,7 +91,7 @@ class GridPlan(Plan):
     @property
     def span(self) -> int:
         """Positions of the spread dim that a group covers at once."""
-        return self.group * self.lanes
+        return self.group // self.sharers * self.lanes
 
     def check_fits(self) -> None:
         """Require what vectors and groups need; IRError where the schedule does not keep to it."""
@@ -114,6 +116,11 @@ class GridPlan(Plan):
             require(fits and self.chunk is not None, "only a scatter has owners")
             alike = self.lanes == 1 or self.vector not in self.varying[self.owner_index]
             require(alike, "neighbouring points have places of different owners")
+        if self.sharers > 1:
+            apart = not self.shares_rows and self.lanes == 1 and len(kernel.rows) == 1 and self.chunk == WARP
+            whole = isinstance(n, int) and n % WARP == 0 and self.group == self.threads == WARP * self.sharers
+            once = all(not self.is_row(op) for op in kernel.block.ops if isinstance(op, k.SinkOp))
+            require(apart and whole and once and self.last_level <= 1, "only sums down columns have sharers")
         for op in kernel.block.ops:
             if isinstance(op, k.AccumulateOp):
                 require(self.chunk is None, "where something is accumulated, partitions share out the points evenly")

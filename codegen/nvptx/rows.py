@@ -34,6 +34,9 @@ class Rows(Loops):
     """Which of the threads of a point of a scatter this is."""
 
     def _innermost(self, walk: Walk, d: int, unroll: int) -> None:
+        if self.plan.sharers > 1:
+            self._every_few(walk, d, unroll)
+            return
         if self.plan.owners == 1:
             super()._innermost(walk, d, unroll)
             return
@@ -43,6 +46,25 @@ class Rows(Loops):
             self._own_places(walk, d, [first + n for n in range(self.plan.copies)])
         with self.f.loop(stop, size) as position:
             self._own_places(walk, d, [position])
+
+    def _every_few(self, walk: Walk, d: int, unroll: int) -> None:
+        """The positions of a row that are this warp's: one in as many as there are warps."""
+        f, state, warps, mine = self.f, self.state, self.plan.sharers, self.threads.warp
+
+        def step(position: Value, copy: int) -> None:
+            with state.frame(), state.vector(1, None, copy):
+                state.indices[d] = position
+                self._emit_scope(walk.ops, len(self.plan.scopes) - 1, None)
+
+        size = state.size(self.plan.sizes[d])
+        stop = multiple(f, size, warps * unroll)
+        if stop.constant != 0:
+            with f.loop(0, stop, warps * unroll) as base:
+                for copy in range(unroll):
+                    step(base + (mine + copy * warps), copy)
+        if stop.constant is None or stop.constant != size.constant:
+            with f.loop(stop + mine, size, warps) as position:
+                step(position, 0)
 
     def _own_places(self, walk: Walk, d: int, positions: Sequence[Value]) -> None:
         """The row of a scatter that several threads walk: all indices are read, then what goes to my places is done."""
@@ -75,6 +97,8 @@ class Rows(Loops):
         body, plan = self.body, self.plan
         if not plan.shares_rows:
             super()._walk(walk)
+            if plan.sharers > 1:
+                self._combine_warps(walk)
         else:
             for op in walk.reductions:
                 made = self._sum(k_kind(op), ir.dtype_of(ir.operands_of(op)[0]))
@@ -93,6 +117,13 @@ class Rows(Loops):
             del body.accumulators[op]
         for op in walk.cumulative:
             del body.carries[op]
+
+    def _combine_warps(self, walk: Walk) -> None:
+        """Reductions over rows that warps share out."""
+        given = [(self.body.accumulators[op].merge, [self.state.get(r) for r in op.results]) for op in walk.reductions]
+        for op, values in zip(walk.reductions, self.threads.combine_warps(given), strict=True):
+            for result, value in zip(op.results, values, strict=True):
+                self.state.set(result, value)
 
     def _sum(self, kind: str, dtype: str) -> Accumulator:
         """The running value of one thread."""

@@ -50,6 +50,16 @@ class Threads:
             return self.f.const(1, I1)
         return self.f.compare("eq", self.lane, 0)
 
+    @property
+    def lane_of_warp(self) -> Value:
+        """My number in the warp."""
+        return self.index & (WARP - 1)
+
+    @property
+    def warp(self) -> Value:
+        """The number of my warp in the block."""
+        return self.f.binary("lshr", self.index, self.f.const(5, I64))
+
     def barrier(self) -> None:
         """Wait for all threads of the block; what they wrote to memory can be read then."""
         self.f.module.declare("llvm.nvvm.barrier.cta.sync.aligned.all", VOID, [I32])
@@ -80,7 +90,7 @@ class Threads:
         if self.group <= WARP:
             return found
         warps = self.group // WARP
-        warp = self.f.binary("lshr", self.index, self.f.const(5, I64))
+        warp = self.warp
         places = [[self._exchanged(part.type) for x in operands for part in parts_of(x)] for operands in found]
         for operands, buffers in zip(found, places, strict=True):
             parts = [part for x in operands for part in parts_of(x)]
@@ -99,6 +109,32 @@ class Threads:
                 mine, rest = rest[: len(parts)], rest[len(parts) :]
                 read.append(from_parts([self._get(b, other, p.type) for b, p in zip(mine, parts, strict=True)]))
             results.append(self._within_warp(merge, read, warps))
+        return results
+
+    def combine_warps(self, values: Sequence[tuple[Merge, list[Operand]]]) -> list[list[Operand]]:
+        """Combine what threads of equal lanes have, warp by warp in order: every thread gets the result."""
+        f, warps = self.f, self.count // WARP
+        parts = [[part for x in operands for part in parts_of(x)] for _, operands in values]
+        places = [[self.shared(part.type, self.count) for part in mine] for mine in parts]
+        for mine, buffers in zip(parts, places, strict=True):
+            for part, buffer in zip(mine, buffers, strict=True):
+                self._put(part, f.address(buffer, self.index, _stored(part.type)))
+        self.barrier()
+        results: list[list[Operand]] = []
+        for (merge, operands), mine, buffers in zip(values, parts, places, strict=True):
+            total: list[Operand] | None = None
+            for warp in range(warps):
+                read = [
+                    self._get(b, self.lane_of_warp + warp * WARP, p.type) for b, p in zip(buffers, mine, strict=True)
+                ]
+                one: list[Operand] = []
+                for x in operands:
+                    count = len(parts_of(x))
+                    one.append(from_parts(read[:count]))
+                    read = read[count:]
+                total = one if total is None else merge(total, one)
+            assert total is not None
+            results.append(total)
         return results
 
     def _in_half(self, place: Value) -> Value:

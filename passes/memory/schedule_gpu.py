@@ -42,6 +42,8 @@ INDICES = 16
 """Indices of a scatter that are read at once."""
 LONG_ROW = 256
 """Vectors of the last row dim that are enough for a block."""
+FEWEST_SHARED = 32
+"""A row of so many positions is worth sharing out among warps."""
 LIGHT_BODY = 40
 """A body of so many values keeps a thread within 32 registers."""
 WARP_STEPS = 8
@@ -74,6 +76,8 @@ def schedule(op: kernel.FusedOp) -> None:
         op.properties["vector"] = Literal.of(spread)
     if sums and not _can_share(op, sums, spread):
         _one_thread_each(op)
+    elif not sums and _sums_columns(op):
+        _walk_columns(op)
     elif spread is not None and spread in op.rows:
         _walk_together(op, spread, sums)
     else:
@@ -268,6 +272,32 @@ def _walks_many(op: kernel.FusedOp) -> bool:
     """Whether each partition has several points."""
     points, count = kernel.points(op), op.partitions_ or 1
     return isinstance(points, int) and isinstance(count, int) and points >= 2 * count
+
+
+def _sums_columns(op: kernel.FusedOp) -> bool:
+    """Whether rows of few points are read down columns, and nothing but reductions comes of them."""
+    points = kernel.points(op)
+    if len(op.rows) != 1 or not op.parallel or not isinstance(points, int) or _is_in_order(op) or kernel.can_fail(op):
+        return False
+    (row,), levels, varying = op.rows, kernel.levels(op), kernel.varying(op)
+    length, last = op.sizes_[row], op.parallel[-1]
+    few = points % WARP == 0 and points < BUSY_THREADS and isinstance(length, int) and length >= FEWEST_SHARED
+    once = max(levels.values(), default=0) == 1
+    for inner in op.block.ops:
+        if isinstance(inner, kernel.ReduceOp):
+            once = once and ir.dtype_of(inner.operands[0]) in ("f32", "f64", "i64", "i32")
+        elif isinstance(inner, kernel.SinkOp):
+            once = once and levels[inner] == 1 and all(row not in varying[v] for v in inner.operands)
+    return few and once and neighbouring_bytes(op, last) > neighbouring_bytes(op, row)
+
+
+def _walk_columns(op: kernel.FusedOp) -> None:
+    """A warp reads 32 neighbouring points at once; the warps of a block share out their rows."""
+    length, points = cast(int, op.sizes_[op.rows[0]]), cast(int, kernel.points(op))
+    warps = min(MOST_THREADS // WARP, _power_of_two(length // 8))
+    op.properties["vector"] = Literal.of(op.parallel[-1])
+    threads = WARP * warps
+    _write(op, partitions=points // WARP, width=1, unroll=4, threads=threads, group=threads, chunk=WARP, sharers=warps)
 
 
 def _one_thread_each(op: kernel.FusedOp) -> None:

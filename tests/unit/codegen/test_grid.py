@@ -302,3 +302,33 @@ def test_lanes_know_whether_they_are_at_a_place(predicate, n):
     schedule(c.kernel)
     (result,) = c(places)
     assert torch.equal(result, (places[:, None] == torch.arange(n) + 3) == (predicate == "eq"))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i64"])
+@pytest.mark.parametrize("points,rows", [([64], 256), ([2, 48], 37), ([32], 70)])
+def test_warps_share_out_the_rows_of_columns(dtype, points, rows):
+    """What a block's sums over points are combined with: neighbours are read together, 32 columns a block."""
+    at = ", ".join(f"d{n}" for n in range(len(points)))
+    row = len(points)
+    body = f"""
+    %v = kernel.load {{operand = 0, map = [d{row}, {at}]}} : {dtype}
+    %w = kernel.load {{operand = 1, map = [d{row}, {at}]}} : {dtype}
+    %s = kernel.reduce %v {{kind = "add", dims = [{row}]}} : {dtype}
+    %m = kernel.reduce %w {{kind = "max", dims = [{row}]}} : {dtype}
+    %a = prim.add %s, %m : {dtype}
+    kernel.store %a {{result = 0, map = [{at}]}}
+    kernel.store %m {{result = 1, map = [{at}]}}"""
+    shape = [rows, *points]
+    text = function(
+        [tensor(shape, dtype)] * 2, [tensor(points, dtype)] * 2, [*points, rows], [PARALLEL] * row + [ROW], body
+    )
+    c = on_grid(text)
+    schedule(c.kernel)
+    assert c.kernel.sharers is not None
+    given = [(10 * torch.randn(shape)).to(TORCH[dtype]) for _ in range(2)]
+    for result, wanted in zip(c(*given), c.interpreted(*given), strict=True):
+        torch.testing.assert_close(result, wanted, rtol=1e-5, atol=1e-4)
+    kernel = c.kernel
+    kernel.properties["chunk"] = ir.Literal.of(64)
+    with pytest.raises(IRError, match="sharers"):
+        nvptx.llvm_text([kernel], "sm_90")
