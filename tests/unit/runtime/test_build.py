@@ -62,6 +62,39 @@ def test_kernels_go_with_their_last_program(store: cache.Cache, native: Native) 
     assert key not in build._kernels  # type: ignore[attr-defined]
 
 
+CALLED = "define double @contract_third(double %x) {\n  %y = fmul double %x, 3.0\n  ret double %y\n}\n"
+CALLER = """declare double @contract_third(double)
+define double @kernel_calls(double %x) {
+  %y = call double @contract_third(double %x)
+  ret double %y
+}
+"""
+
+
+def never() -> str:
+    raise AssertionError("its object is kept")
+
+
+def test_what_kernels_share_is_found_where_they_are(store: cache.Cache) -> None:
+    import ctypes
+
+    def run(loaded: cpu.Loaded) -> float:
+        return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(loaded["kernel_calls"])(2.0)
+
+    target = cpu.host_target()
+    together = build.load_kernels({"contract_third": lambda: CALLED, "kernel_calls": lambda: CALLER}, target)
+    assert run(together["kernel_calls"]) == 6.0
+    del together  # as in another process: both are kept, and the caller alone is asked for
+    assert not [name for _, name in build._kernels if name == "contract_third"]  # type: ignore[attr-defined]
+    alone = build.load_kernels({"kernel_calls": never}, target)
+    assert run(alone["kernel_calls"]) == 6.0
+
+
+def test_a_kernel_without_what_it_shares_is_refused(store: cache.Cache) -> None:
+    with pytest.raises(KeyError, match="contract_third"):
+        build.load_kernels({"kernel_calls": lambda: CALLER}, cpu.host_target())
+
+
 def test_without_the_cache_everything_is_compiled(store: cache.Cache) -> None:
     program = _parts()
     made = build.build(*program, cpu.host_target(), use_cache=False)
