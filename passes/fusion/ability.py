@@ -47,7 +47,7 @@ class Ability:
     def of(target: str) -> Ability:
         """Give that of a `cpu` or a `gpu`, whose tensor cores multiply and whose tiles have 128 rows."""
         if target == "gpu":
-            return Ability(("bf16", "f16"), prologues=False, alone=True, rows_per_sum=ROWS, most_buffers=8, fills=True)
+            return Ability(("bf16", "f16"), prologues=False, alone=True, rows_per_sum=ROWS, most_buffers=5, fills=True)
         return Ability(("f32", "f64"), prologues=True, alone=False)
 
     def require(self, draft: Draft, classes: Mapping[int, str], strides: Strides) -> None:

@@ -14,8 +14,8 @@ from isthmus.passes.fusion.graph import Kind, Node, Value
 from isthmus.passes.fusion.instructions import Refused
 from isthmus.passes.fusion.space import point_count
 
-LARGEST_KERNEL = 64
-"""Nodes with a buffer or a reduction in one kernel."""
+LARGEST_KERNEL, LARGEST_ON_GPU = 64, 24
+"""Nodes with a buffer or a reduction in one kernel; ptxas takes seconds for many."""
 
 FEWEST_POINTS = 8
 """A merge that leaves fewer parallel points than this, where there were more, is refused."""
@@ -277,8 +277,9 @@ class Merger:
         return direct or self.waits(later, earlier)
 
     def _merge(self, first: Cluster, second: Cluster) -> Cluster:
-        if len(first.frames) + len(second.frames) > LARGEST_KERNEL:
-            raise Refused(f"the kernel would have more than {LARGEST_KERNEL} reductions and buffers")
+        largest = LARGEST_ON_GPU if self._launches_cost else LARGEST_KERNEL
+        if len(first.frames) + len(second.frames) > largest:
+            raise Refused(f"the kernel would have more than {largest} reductions and buffers")
         pieces = {n.piece for c in (first, second) for n in c.frames}
         if len(pieces) > 1:
             raise Refused("they belong to pieces of a computation that are done one after the other")
