@@ -41,7 +41,8 @@ TURNS = 128
 """Tiles of up to so many columns belong to one warpgroup each."""
 SHARED_BYTES = 227 << 10
 """Shared memory that a block can have."""
-MOST_STAGES = 6
+MOST_STAGES, ENOUGH_STAGES = 6, 4
+"""Stages at most; and so many that those beyond them may make room for an operand."""
 BARRIERS = 16 * (MOST_STAGES + GROUPS)
 """Bytes of barriers at most."""
 PRODUCER_REGISTERS = 40
@@ -92,20 +93,29 @@ class Boxes(Contraction):
         sides = ((plan.a, plan.m, plan.rows), (plan.b, plan.n, plan.columns))
         maps = [_factor_map(plan, *side) for side in sides]
         maps += [matrix.map(plan.n, plan.m, plan.batch, ROWS) for matrix in staged.values()]
-        self.operand = plan.operand if staged else None
-        if self.operand is not None:
-            maps.append(plan.matrix_of(self.operand).map(plan.n, plan.m, plan.batch, ROWS))
-        super().__init__(module, plan, target, name, GROUP * (GROUPS + 1), tuple(staged), maps)
-        self.turned_a, self.turned_b = (not plan.runs_along_k(x) for x in (plan.a, plan.b))
         self.bytes_a, self.bytes_b = plan.rows * ROW_BYTES, plan.columns * ROW_BYTES
         self.stage_bytes = self.bytes_a + self.bytes_b
-        rest = Results.bytes_of(plan, self.row_blocks, staged=bool(staged)) * GROUPS
-        self.stages = min(MOST_STAGES, (SHARED_BYTES - rest - BARRIERS) // self.stage_bytes)
+        rest, self.stages = self._memory(plan, len(staged), operand=False)
+        self.operand = plan.operand if staged else None
+        if self.operand is not None:
+            with_operand = self._memory(plan, len(staged), operand=True)
+            if with_operand[1] >= min(ENOUGH_STAGES, self.stages):
+                rest, self.stages = with_operand
+                maps.append(plan.matrix_of(self.operand).map(plan.n, plan.m, plan.batch, ROWS))
+            else:
+                self.operand = None
+        super().__init__(module, plan, target, name, GROUP * (GROUPS + 1), tuple(staged), maps)
+        self.turned_a, self.turned_b = (not plan.runs_along_k(x) for x in (plan.a, plan.b))
         if self.stages < 2:
             raise plan.unsupported("sums too many columns at once")
         self.results_start = self.stages * self.stage_bytes
         self.barriers_start = self.results_start + rest
         self.shared_bytes = self.barriers_start + 16 * (self.stages + GROUPS)
+
+    def _memory(self, plan: ContractPlan, staged: int, *, operand: bool) -> tuple[int, int]:
+        """Give the bytes of the results of all warpgroups, and the stages that there is room for beside them."""
+        rest = Results.bytes_of(plan, self.row_blocks, staged, operand=operand) * GROUPS
+        return rest, min(MOST_STAGES, (SHARED_BYTES - rest - BARRIERS) // self.stage_bytes)
 
     # ---- roles
 

@@ -181,8 +181,8 @@ class ContractPlan:
 
     @cached_property
     def operand(self) -> k.LoadOp | None:
-        """What the epilogue reads where the one result that leaves as boxes is written, if it can come as boxes."""
-        if len(self.staged) != 1 or not isinstance(self.sizes[self.k], int) or self.sizes[self.k] == 0:
+        """What the epilogue reads where results that leave as boxes are written, if it can come as boxes, too."""
+        if not self.staged or not isinstance(self.sizes[self.k], int) or self.sizes[self.k] == 0:
             return None
         for op in self.fragments.ops:
             if isinstance(op, k.LoadOp) and op.predicate is None and {self.m, self.n} <= op.map.dims():

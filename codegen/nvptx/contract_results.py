@@ -67,7 +67,8 @@ class Results:
         """Whether this thread acts for its warpgroup."""
         self.lane, self.warp = self.within & 31, f.binary("lshr", self.within, f.const(5, I32))
         self.boxes, self.row_blocks = plan.columns // ROWS, share.row_blocks
-        self.room = self.boxes * self.row_blocks * BOX_BYTES if self.epilogue.staged else 0
+        staged, operand = len(self.epilogue.staged), share.operand is not None
+        self.room = self.rooms_of(plan, self.row_blocks, staged, operand=operand) * BOX_BYTES
         self.start = start
         self.sums_start = start + GROUPS * self.room
         self.shares = share.with_others
@@ -79,9 +80,18 @@ class Results:
         f.store(f.const(0, I32), self.parity)
 
     @staticmethod
-    def bytes_of(plan: ContractPlan, row_blocks: int, *, staged: bool) -> int:
+    def rooms_of(plan: ContractPlan, row_blocks: int, staged: int, *, operand: bool) -> int:
+        """Boxes that a warpgroup has room for: a tile's; where an operand comes as such, those of further results, too.
+
+        The first result takes the rooms of the operand; further ones have rooms for 64 columns.
+        """
+        further = staged - 1 if operand else 0
+        return (plan.columns // ROWS + further) * row_blocks if staged else 0
+
+    @staticmethod
+    def bytes_of(plan: ContractPlan, row_blocks: int, staged: int, *, operand: bool) -> int:
         """Shared memory of one warpgroup's results: boxes, and what its warps sum of columns."""
-        boxes = plan.columns // ROWS * row_blocks * BOX_BYTES if staged else 0
+        boxes = Results.rooms_of(plan, row_blocks, staged, operand=operand) * BOX_BYTES
         return boxes + WARPS * plan.columns * 4 * len(plan.sinks)
 
     def end(self) -> None:
@@ -102,14 +112,14 @@ class Results:
         with f.when(self.speaks & f.compare("eq", step, min(FETCH_STEP, steps - 1))):
             wait_groups_out(f, only_read=True)  # of the tile before
             barrier = self.arrived(self.group)
-            barrier_expect(f, barrier, self.room)
+            barrier_expect(f, barrier, self.boxes * self.row_blocks * BOX_BYTES)
             m0, n0 = self._corner(block, place)
             outer = form.batch_of(plan.matrix_of(self.operand))
             for box in range(self.boxes):
                 for rows in range(self.row_blocks):
-                    room = shared(f, self.group * self.room + (self.start + self._slot(box, rows, 0)))
+                    room = shared(f, self.group * self.room + (self.start + self._slot(box, 0, rows, 0)))
                     where = [n0 + ROWS * box, m0 + ROWS * rows, *outer]
-                    copy_box_in(f, room, form.map_arguments[FACTORS + 1], where, barrier)
+                    copy_box_in(f, room, form.map_arguments[-1], where, barrier)
 
     def _corner(self, block: Value, place: Place) -> tuple[Value, Value]:
         f, plan = self.f, self.plan
@@ -167,9 +177,11 @@ class Results:
         """All blocks of 8 columns; those that leave as boxes, in rounds of as many as there is room for."""
         staged = self.epilogue.staged
         each = self.boxes // len(staged) if staged else self.boxes
+        if self.operand is not None and len(staged) > 1:
+            each = 1
         for low in range(0, self.boxes, each):
             boxes = range(low, min(low + each, self.boxes))
-            if self.operand is not None:
+            if self.operand is not None and low == 0:
                 parity = self.f.load(self.parity, I32)
                 barrier_wait(self.f, self.arrived(self.group), parity)
                 self.f.store(parity ^ 1, self.parity)
@@ -179,17 +191,23 @@ class Results:
                 self._meet()
             for box in boxes:
                 for pair in range(4):
-                    self._two_blocks(sums, box * 8 + pair * 2, box - low)
+                    self._two_blocks(sums, box * 8 + pair * 2, box, low)
             if staged:
                 publish_shared(self.f)
                 self._meet()
                 self._leave(boxes, place)
 
-    def _slot(self, box: int, block: int, number: int) -> int:
-        """The byte, in a warpgroup's room, of a box: its number among those of the round, block of rows, result."""
-        return ((box * self.row_blocks + block) * len(self.epilogue.staged) + number) * BOX_BYTES
+    def _slot(self, box: int, low: int, block: int, number: int) -> int:
+        """The byte, in a warpgroup's room, of a box: its number, that of the round's first, block of rows, result."""
+        if self.operand is None:
+            slot = ((box - low) * self.row_blocks + block) * len(self.epilogue.staged) + number
+        elif number == 0:
+            slot = box * self.row_blocks + block
+        else:
+            slot = (self.boxes + number - 1) * self.row_blocks + block
+        return slot * BOX_BYTES
 
-    def _two_blocks(self, sums: Sequence[Sequence[Value]], block: int, box: int) -> None:
+    def _two_blocks(self, sums: Sequence[Sequence[Value]], block: int, box: int, low: int) -> None:
         """16 columns, which one instruction for each result and block of rows writes to shared memory."""
         f = self.f
         found: dict[k.StoreOp, list[list[Value]]] = {op: [] for op in self.epilogue.staged}
@@ -198,7 +216,7 @@ class Results:
         mine = self.group * self.room + cores.swizzled(f, line, piece)
 
         def room(rows: int, number: int) -> Value:
-            return shared(f, mine + (self.start + self._slot(box, rows, number)))
+            return shared(f, mine + (self.start + self._slot(box, low, rows, number)))
 
         given: list[list[Value]] = [[], []]
         if self.operand is not None:
@@ -222,7 +240,7 @@ class Results:
             for box in boxes:
                 for number, op in enumerate(self.epilogue.staged):
                     for rows in range(self.row_blocks):
-                        at = self.start + self._slot(box - boxes.start, rows, number)
+                        at = self.start + self._slot(box, boxes.start, rows, number)
                         source = shared(f, self.group * self.room + at)
                         outer = form.batch_of(plan.staged[op])
                         where = [n0 + ROWS * box, m0 + ROWS * rows, *outer]
