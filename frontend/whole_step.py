@@ -63,6 +63,7 @@ class WholeStep:
         micro_batches: int,
         steps: Tensor | None,
         states: Callable[[Sequence[Member]], Sequence[Mapping[str, Tensor]]],
+        keeps_gradients: bool = False,
     ) -> None:
         self.__self__ = model  # whose attributes the guards watch
         self.__wrapped__ = loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn  # and whose closure
@@ -70,16 +71,20 @@ class WholeStep:
         self.members, self.kinds, self.clipping = members, kinds, clipping
         self.micro_batches = micro_batches
         self.steps, self.states = steps, states
+        self.keeps_gradients = keeps_gradients
 
-    def __call__(self, numbers: Tensor, *args: object, **kwargs: object) -> tuple[object, Reached]:
-        """Give what the loss function returns, detached, and which members were updated, in place."""
+    def __call__(self, numbers: Tensor, *args: object, **kwargs: object) -> tuple[object, Reached, list[Tensor]]:
+        """Give what the loss function returns, detached, which members were updated, in place, and by what gradients.
+
+        The gradients are as they were applied, clipped; none where nobody keeps them.
+        """
         with torch.enable_grad():
             results, grads = self._accumulated(args, kwargs)
         with torch.no_grad():
             reached = [(m, g) for m, g in zip(self.members, grads, strict=True) if g is not None]
             found = self._clipped([g for _, g in reached], numbers)
             self._update([m for m, _ in reached], found, numbers)
-        return results, Reached(tuple(m.index for m, _ in reached))
+        return results, Reached(tuple(m.index for m, _ in reached)), found if self.keeps_gradients else []
 
     # ---- Loss and gradients
 

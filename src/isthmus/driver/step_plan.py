@@ -42,6 +42,7 @@ class Recipe:
     rule: type[Rule]
     clipping: Clipping
     micro_batches: int
+    keeps_gradients: bool = False
 
 
 @dataclass
@@ -86,6 +87,7 @@ class StepPlan:
             recipe.micro_batches,
             self._steps,
             self._states_of,
+            recipe.keeps_gradients,
         )
         log = CaptureLog(Announced("graph_breaks"), Announced("guards"), Announced("recompiles"))
         self._traced = TracedFunction(step, session.compile_captured, dynamic=session.options.dynamic, log=log)
@@ -164,7 +166,13 @@ class StepPlan:
                 values += numbers(self._groups[group], fresh)
             self._numbers.copy_(torch.tensor(values, dtype=torch.float64))
             self._values = values
-        results, reached = cast(tuple[object, Reached], self._traced(self._numbers, *batch, **kwargs))
+        found = self._traced(self._numbers, *batch, **kwargs)
+        results, reached, gradients = cast(tuple[object, Reached, list[Tensor]], found)
+        if self.recipe.keeps_gradients:
+            for slot in self._slots:
+                slot.param.grad = None
+            for index, gradient in zip(reached.indices, gradients, strict=True):
+                self._slots[index].param.grad = gradient
         if reached is not self._reached:
             self._install(reached)
         if self._steps is not None:

@@ -24,6 +24,7 @@ def train_step(
     max_norm: float | None = None,
     clip_value: float | None = None,
     micro_batches: int = 1,
+    keep_gradients: bool = False,
     dynamic: bool | None = None,
     mode: str | None = None,
     options: Mapping[str, object] | None = None,
@@ -35,9 +36,11 @@ def train_step(
     torch.nn.utils.clip_grad_value_ and clip_grad_norm_), and updates parameters and optimizer state in place as
     `optimizer.step()` would. `micro_batches=n` cuts every tensor of the batch in n along dimension 0, one after the
     other, and averages losses and gradients; other tensors that are returned are joined along dimension 0, numbers
-    averaged. `.grad` is neither read nor written. Numbers in `optimizer.param_groups` are read at every step: a
-    schedule compiles nothing. `dynamic`, `mode`, `options`: as for `isthmus.compile`; on a GPU the step is replayed as
-    a CUDA graph unless a mode without graphs ("default") or `options={"cuda_graphs": False}` is asked for.
+    averaged. `.grad` is not read; with `keep_gradients` it holds the gradients that the step applied (clipped)
+    afterwards, None where there was none, else it is not written either. Numbers in `optimizer.param_groups` are read
+    at every step: a schedule compiles nothing. `dynamic`, `mode`, `options`: as for `isthmus.compile`; on a GPU the
+    step is replayed as a CUDA graph unless a mode without graphs ("default") or `options={"cuda_graphs": False}` is
+    asked for.
 
     Raises ValueError on bad arguments, UnsupportedError for optimizers without a compiled update (there are SGD, Adam,
     AdamW) and for hooks that a compiled step would skip.
@@ -45,7 +48,9 @@ def train_step(
     if micro_batches < 1:
         raise ValueError(f"micro_batches={micro_batches} must be at least 1")
     chosen = Options(dynamic=dynamic, cuda_graphs=mode is None).with_settings(mode, options)
-    return TrainStep(model, loss_fn, optimizer, Session(chosen, warm=True), max_norm, clip_value, micro_batches)
+    return TrainStep(
+        model, loss_fn, optimizer, Session(chosen, warm=True), max_norm, clip_value, micro_batches, keep_gradients
+    )
 
 
 class TrainStep:
@@ -60,10 +65,12 @@ class TrainStep:
         max_norm: float | None = None,
         clip_value: float | None = None,
         micro_batches: int = 1,
+        keep_gradients: bool = False,
     ) -> None:
         self.model, self.loss_fn, self.optimizer, self.session = model, loss_fn, optimizer, session
         self.max_norm, self.clip_value = max_norm, clip_value
         self.micro_batches = micro_batches
+        self.keep_gradients = keep_gradients
         self._rule = rule_of(optimizer)
         require_compilable(optimizer)
         self._plan: StepPlan | None = None
@@ -85,8 +92,10 @@ class TrainStep:
 
     def _structure(self) -> tuple[object, ...]:
         """What the program depends on, beside the batch, the model and the optimizer."""
-        return self.max_norm is None, self.clip_value is None, self.micro_batches, generation()
+        clipping = self.max_norm is None, self.clip_value is None
+        return clipping, self.micro_batches, self.keep_gradients, generation()
 
     def _what(self) -> Recipe:
         clipping = Clipping(self.clip_value is not None, self.max_norm is not None)
-        return Recipe(self.model, self.loss_fn, self.optimizer, self._rule, clipping, self.micro_batches)
+        parts = (self.model, self.loss_fn, self.optimizer, self._rule, clipping)
+        return Recipe(*parts, self.micro_batches, self.keep_gradients)

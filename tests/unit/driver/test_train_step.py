@@ -474,3 +474,46 @@ def test_a_closure_value_of_the_loss_function_is_guarded() -> None:
     first = step(x, y)
     scale = 3.0
     torch.testing.assert_close(step(x, y), 3 * first)
+
+
+def test_gradients_are_kept_where_asked_for_as_they_were_applied() -> None:
+    mine, theirs = make_model(), make_model()
+    unused = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    unused.grad = torch.ones(3, dtype=torch.float64)
+    a, b = AdamW([*mine.parameters(), unused], 0.01), AdamW(theirs.parameters(), 0.01)
+    step = isthmus.train_step(mine, mse, a, max_norm=0.1, keep_gradients=True)
+    for x, y in batches(3):
+        b.zero_grad()
+        mse(theirs, x, y).backward()
+        nn.utils.clip_grad_norm_(theirs.parameters(), 0.1)
+        b.step()
+        step(x, y)
+        for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad)
+        assert unused.grad is None
+    kept = [p.grad for p in mine.parameters()]
+    step.keep_gradients = False
+    step(*batches(1)[0])
+    assert all(p.grad is g for p, g in zip(mine.parameters(), kept, strict=True))
+    assert_same_state(a, a)
+
+
+@pytest.mark.parametrize("change", ["list of betas", "tensor as learning rate"])
+def test_numbers_that_change_in_place_are_read_at_every_step(change: str) -> None:
+    mine, theirs = make_model(), make_model()
+    optimizers = []
+    for model in (mine, theirs):
+        rate = torch.tensor(0.01, dtype=torch.float64) if change == "tensor as learning rate" else 0.01
+        optimizers.append(AdamW(model.parameters(), rate, foreach=False))
+        optimizers[-1].param_groups[0]["betas"] = [0.9, 0.999] if change == "list of betas" else (0.9, 0.999)
+    step = isthmus.train_step(mine, mse, optimizers[0])
+    for k, (x, y) in enumerate(batches(4)):
+        for optimizer in optimizers:
+            group = optimizer.param_groups[0]
+            if change == "list of betas":
+                group["betas"][0] = 0.9 - 0.1 * k
+            else:
+                group["lr"].fill_(0.01 * (k + 1))
+        step(x, y)
+        eager_step(theirs, optimizers[1], x, y)
+        assert_same(mine, theirs)
