@@ -119,6 +119,8 @@ def test_vmap_of_a_hessian() -> None:
     torch._dynamo.reset()
     compiled = isthmus.compile(lambda x: isthmus.vmap(isthmus.hessian(mlp))(x), fullgraph=True)
     close(compiled(X), torch.func.vmap(torch.func.hessian(mlp))(X))
+    if torch.__version__ < "2.12":
+        return  # Dynamo cannot trace a Jacobian by several arguments there
     pair = lambda x, y: (x * y.sin()).sum() * x  # noqa: E731
     both = isthmus.compile(lambda x, y: isthmus.hessian(pair, (0, 1))(x, y), fullgraph=True)
     close(both(X[0], X[1]), torch.func.hessian(pair, (0, 1))(X[0], X[1]))
