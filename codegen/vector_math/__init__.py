@@ -1,8 +1,8 @@
 """Mathematical functions in line, on f32 and f64 with any number of lanes.
 
 Every function is a rule of a `Math`, which emits into one function for one target. All are
-polynomials of this package but `lgamma`, and sin, cos, tan beyond |x| = 1.6e6, which call the C
-library lane by lane, and the remainder, which LLVM turns into such calls.
+polynomials of this package but lgamma of f64 below -2, and sin, cos, tan beyond |x| = 1.6e6, which call the C
+library lane by lane where there is one, and the remainder, which LLVM turns into such calls.
 """
 
 from __future__ import annotations
