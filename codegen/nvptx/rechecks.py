@@ -14,7 +14,6 @@ from xdsl.ir import Operation, SSAValue
 
 from isthmus import ir
 from isthmus.dialects import kernel, prim
-from isthmus.dialects.kernel import Expr
 
 Checked: TypeAlias = tuple[object, ...]
 """What is compared with what: the expression of the index down to the tensor that it is read from, and the bound."""
@@ -81,7 +80,7 @@ def _root(value: SSAValue) -> SSAValue:
 def _covers(op: kernel.LoopNest, load: kernel.LoadOp, source: SSAValue) -> bool:
     """Whether a load reads each element of its operand: its position counts through the dims like digits."""
     (position,) = kernel.linear_map(op, load).data
-    if not isinstance(position, Expr) or position.constant != 0:
+    if position.constant != 0:
         return False
     sizes, reached = op.sizes_, 1
     digits: list[tuple[int, int]] = []
