@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import cast
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from xdsl.dialects.builtin import ModuleOp
 
 import isthmus
@@ -125,3 +127,39 @@ def test_a_loss_alone_needs_no_matrix():
 
     with torch.no_grad():
         assert widest(lowered(loss, [a.detach() for a in arguments()], CUT)) == ROWS // 4 * CLASSES
+
+
+class Tied(nn.Module):
+    """A weight that is looked up and multiplied with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm = nn.Embedding(CLASSES, 32), nn.LayerNorm(32)
+        self.head = nn.Linear(32, CLASSES)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self.head(self.norm(self.table(tokens))), t, label_smoothing=0.1)
+
+
+def test_a_whole_step_with_a_tied_head(monkeypatch):
+    chosen = tuple(CUT if text == pipelines.CHUNK_ROWS else text for text in pipelines.KERNELS)
+    monkeypatch.setattr(pipelines, "KERNELS", chosen)
+    counts: list[int] = []
+    write = chunk_rows._Chunks.write
+    monkeypatch.setattr(chunk_rows._Chunks, "write", lambda self: (counts.append(self.count), write(self)))
+    torch.manual_seed(0)
+    model = Tied()
+    eager = copy.deepcopy(model)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, eager)]
+    step = isthmus.train_step(model, lambda m, *batch: m(*batch), optimizers[0], options={"cache": False})
+    for _ in range(3):
+        batch = torch.randint(0, CLASSES, (ROWS,)), torch.randint(0, CLASSES, (ROWS,))
+        found, wanted = step(*batch), eager(*batch)
+        optimizers[1].zero_grad()
+        wanted.backward()
+        optimizers[1].step()
+        torch.testing.assert_close(found, wanted.detach())
+    assert counts == [4]
+    for a, b in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
