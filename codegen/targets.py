@@ -42,7 +42,7 @@ def kernels_text(module: ModuleOp, target: Target) -> str:
     done: set[str] = set()
     for function in ir.functions(module).values():
         for launch in kernel.launches(function):
-            if isinstance(launch, kernel.LoopNest) and kernel_name(launch) not in done:
+            if isinstance(launch, kernel.Kernel) and kernel_name(launch) not in done:
                 done.add(emit_kernel(text, launch, target))
     return str(text)
 
