@@ -180,7 +180,7 @@ class Merger:
             if isinstance(producer, Cluster) and value.maker.kind is not Kind.PARTIAL:
                 alone = not self.is_read(value, (cluster,))
                 yield value, producer, value.nbytes * (2.0 if alone else 1.0)
-            if value.shape == () and not self._launches_cost:
+            if value.shape == () and cluster.sizes and not self._launches_cost:
                 continue  # apart, kernels that differ in their sizes alone can be one code
             yield from self._siblings(cluster, value)
             if isinstance(producer, Cluster):

@@ -73,7 +73,7 @@
 // KERNEL-NEXT: }) : tensor<i1>
 // KERNEL-NEXT: func.return %fused, %fused_1, %a : tensor<10xf32>, tensor<i1>, tensor<10xf32>
 // KERNEL-LABEL: func.func @backward
-// KERNEL-NEXT: %fused = kernel.fused %a, %tangent {sizes = [10], classes = ["parallel"], partitions = 1, vector = 0, width = 16, unroll = 2, places = {{\[\[}}"output", 0]]} ({
+// KERNEL-NEXT: %fused = kernel.fused %a, %tangent {sizes = [10], classes = ["parallel"], partitions = 1, vector = 0, width = 16, unroll = 1, places = {{\[\[}}"output", 0]]} ({
 // KERNEL-NEXT: %load = kernel.load {operand = 0, map = [d0]} : f32
 // KERNEL-NEXT: %sign = prim.sign %load : f32
 // KERNEL-NEXT: %const = prim.const {value = 1.0} : f32

@@ -38,7 +38,7 @@
 // CUT-NEXT: func.return %mul_1 : tensor<4xf32>
 
 // KERNEL-LABEL: func.func @forward
-// KERNEL-NEXT: %fused = kernel.fused %x {sizes = [4], classes = ["parallel"], partitions = 1, vector = 0, width = 16, unroll = 2, places = {{\[\[}}"output", 0]]} ({
+// KERNEL-NEXT: %fused = kernel.fused %x {sizes = [4], classes = ["parallel"], partitions = 1, vector = 0, width = 16, unroll = 1, places = {{\[\[}}"output", 0]]} ({
 // KERNEL-NEXT: %load = kernel.load {operand = 0, map = [d0]} : f32
 // KERNEL-NEXT: %cos = prim.cos %load : f32
 // KERNEL-NEXT: %cos_1 = prim.cos %cos : f32
@@ -46,7 +46,7 @@
 // KERNEL-NEXT: }) : tensor<4xf32>
 // KERNEL-NEXT: func.return %fused, %x : tensor<4xf32>, tensor<4xf32>
 // KERNEL-LABEL: func.func @backward
-// KERNEL-NEXT: %fused = kernel.fused %x, %tangent {sizes = [4], classes = ["parallel"], partitions = 1, vector = 0, width = 16, unroll = 2, places = {{\[\[}}"output", 0]]} ({
+// KERNEL-NEXT: %fused = kernel.fused %x, %tangent {sizes = [4], classes = ["parallel"], partitions = 1, vector = 0, width = 16, unroll = 1, places = {{\[\[}}"output", 0]]} ({
 // KERNEL-NEXT: %load = kernel.load {operand = 0, map = [d0]} : f32
 // KERNEL-NEXT: %sin = prim.sin %load : f32
 // KERNEL-NEXT: %neg = prim.neg %sin : f32
