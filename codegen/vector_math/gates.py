@@ -180,14 +180,14 @@ def _times_cubic_logistic(m: Math, factor: Value, x: Value) -> Value:
 
 
 def _mills(m: Math, x: Value) -> Pair:
-    """Give e^(x²/2)·Φ(-x) for x >= 0."""
+    """Give e^(x²/2)·Φ(-x) for x >= 0; in GPU code as one number, since there the work is what a kernel waits for."""
     f, scalar = m.f, x.type.scalar
     n, d, bottom = x - CENTRE[scalar], x + CENTRE[scalar], x + BEND
-    if special_unit.has_unit(m, x):
-        t, inverse = n * special_unit.reciprocal(m, d), special_unit.reciprocal(m, bottom)
-    else:
-        t, inverse = n / d, 1.0 / bottom
     first, *others = MILLS[scalar]
+    if special_unit.has_unit(m, x):
+        t = n * special_unit.near_reciprocal(m, d)
+        return m.mla(t, m.polynomial(t, others), first) * special_unit.near_reciprocal(m, bottom), m.const(0.0, x)
+    t, inverse = n / d, 1.0 / bottom
     h, low = m.fast_two_sum(m.const(first, x), t * m.polynomial(t, others))
     ratio = h * inverse
     if not m.has_fma:

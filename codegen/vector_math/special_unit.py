@@ -47,8 +47,13 @@ def one_minus_tanh(m: Math, x: Value) -> Value:
 
 def reciprocal(m: Math, d: Value) -> Value:
     """Give 1/d to the last place for 1 <= d < 2^100: the hardware's, and one step of Newton's r + (1 - d·r)·r."""
-    r = m.each_lane(lambda lane: m.f.call("llvm.nvvm.rcp.approx.ftz.f", F32, lane), d)
+    r = near_reciprocal(m, d)
     return m.mla(m.mla(-d, r, 1.0), r, r)
+
+
+def near_reciprocal(m: Math, d: Value) -> Value:
+    """Give 1/d within one unit of the last place for 1 <= d < 2^100."""
+    return m.each_lane(lambda lane: m.f.call("llvm.nvvm.rcp.approx.ftz.f", F32, lane), d)
 
 
 def logistic(m: Math, x: Value) -> Value:
