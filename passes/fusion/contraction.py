@@ -72,8 +72,12 @@ class Contraction(Cluster):
 def is_contraction(node: Node, ability: Ability, policy: Policy) -> bool:
     """Whether a library call is a product that a kernel of ours may make too."""
     op = node.op
-    multiplies = isinstance(op, prim.DotOp) and len(node.operands) == 2
-    return multiplies and ir.dtype_of(op.y) in ability.dtypes and policy.takes(op)
+    return (
+        isinstance(op, prim.DotOp)
+        and len(node.operands) == 2
+        and ir.dtype_of(op.y) in ability.dtypes
+        and policy.takes(op)
+    )
 
 
 def plain(node: Node, stored: Callable[[Value], bool], strides: Strides, ability: Ability) -> Contraction:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from isthmus.codegen.cpu.program import program_text, route_of
-from isthmus.codegen.cpu.region import conflict
+from isthmus.codegen.cpu.region import Touched
 from isthmus.dialects.native_facts import NativeFacts
 from isthmus.dialects.program import Argument, Buffer, Copy, KernelCall, LibraryCall, Place, Program, flat
 from isthmus.ir import Operand, Shape, contiguous_strides
@@ -63,7 +63,24 @@ def test_conflicts(first: object, second: object, expected: bool) -> None:
         reads, (kind, at) = spec  # type: ignore[misc]
         return kernel(reads, [buffer(kind, at)])
 
-    assert conflict(call(first), call(second)) == conflict(call(second), call(first)) == expected
+    def meet(one: object, other: object) -> bool:
+        touched = Touched()
+        touched.add(call(one))
+        return touched.meets(call(other))
+
+    assert meet(first, second) == meet(second, first) == expected
+
+
+def test_arguments_of_different_storages_are_written_at_once() -> None:
+    """Updates of parameters: each reads and writes its own."""
+    x, y = ([buffer("argument", k)] for k in range(2))
+
+    def text(*storages: int) -> str:
+        arguments = tuple(Argument("f32", (8,), (1,), storage=s) for s in storages)
+        return program_text(replace(program(kernel(x, x), kernel(y, y)), arguments=arguments), FACTS)
+
+    assert text(0, 1).count("call void @GOMP_barrier") == 0
+    assert text(0, 0).count("call void @GOMP_barrier") == 1
 
 
 def test_uncut_kernels_around_a_region_start_no_thread() -> None:
