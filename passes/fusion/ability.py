@@ -39,7 +39,8 @@ class Ability:
     rows_per_sum: int | None = None
     """Rows whose sums make a partial result, where that is fixed; sums are then in f32."""
     most_buffers: int | None = None
-    """Tensors that an epilogue reads and writes, numbers apart: all are there for each element."""
+    """Tensors that an epilogue reads and writes, numbers apart: each is a stream of its own beside the product's. An
+    optimizer's update of a weight has six, and in the epilogue of its gradient it was measured slower on CPUs and GPUs."""
     fills: bool = False
     """Whether long products must have enough tiles for the machine: nobody adds up parts of a sum over k."""
 
@@ -48,7 +49,7 @@ class Ability:
         """Give that of a `cpu` or a `gpu`, whose tensor cores multiply and whose tiles have 128 rows."""
         if target == "gpu":
             return Ability(("bf16", "f16"), prologues=False, alone=True, rows_per_sum=ROWS, most_buffers=5, fills=True)
-        return Ability(("f32", "f64"), prologues=True, alone=False)
+        return Ability(("f32", "f64"), prologues=True, alone=False, most_buffers=5)
 
     def require(self, draft: Draft, classes: Mapping[int, str], strides: Strides) -> None:
         """Refused where a draft does more; `classes`: batch, m, n or k by dim."""

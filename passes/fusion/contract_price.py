@@ -69,7 +69,6 @@ class Policy:
         flops = cost.flops(cast(prim.DotOp, node.op))
         return LOSS * flops / FLOPS_PER_BYTE if self.weighs and flops < 2 * LARGE else 0.0
 
-
     def takes_alone(self, node: Node) -> bool:
         """Whether a product with nothing around it is better made by a kernel of ours."""
         return self.alone and cost.flops(cast(prim.DotOp, node.op)) >= 2 * LARGE
