@@ -40,7 +40,7 @@ class Ability:
     """Rows whose sums make a partial result, where that is fixed; sums are then in f32."""
     most_buffers: int | None = None
     """Tensors that an epilogue reads and writes, numbers apart: each is a stream of its own beside the product's. An
-    optimizer's update of a weight has six, and in the epilogue of its gradient it was measured slower on CPUs and GPUs."""
+    optimizer's update of a weight has six; in the epilogue of its gradient it was measured slower on CPUs and GPUs."""
     fills: bool = False
     """Whether long products must have enough tiles for the machine: nobody adds up parts of a sum over k."""
 
