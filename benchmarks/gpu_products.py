@@ -142,7 +142,7 @@ def layer(m: int, n: int, k: int, name: str) -> None:
         return lambda: run(*given)
 
     with torch.no_grad():
-        times = race({how or "eager": step(how) for how in (None, "library", "auto")}, 3.0)
+        times = race({how or "eager": step(how) for how in (None, "library", "joined")}, 3.0)
     print(f"{m}x{n}x{k} {name:9}  " + "  ".join(f"{how} {t:.4f}" for how, t in times.items()), flush=True)
 
 

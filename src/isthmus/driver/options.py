@@ -35,10 +35,11 @@ class Options:
     draws them in the order of memory where a tensor is transposed. `decompositions`: "default", or "none" to keep every
     operator a library call. `cache`: use the disk cache. `recompile_limit`: so many compilations of one function; then
     calls that none of them fits run as in eager, with a warning that names the guard (under `fullgraph` they raise).
-    `contractions`: which matrix products are kernels of ours, on a CPU: "auto" (those that join with what makes their
-    operands or reads their result, where that saves more than it costs on the machine that was measured), "own" (all
-    that join and then move fewer bytes), "large" (of those, the large ones) or "library" (none). On a GPU products in
-    half precision: "auto" those with an epilogue, "own" and "large" others, too. `cuda_graphs`: on a GPU, replay a
+    `contractions`: which matrix products are kernels of ours, on a CPU: "joined" (those that join with what makes their
+    operands or reads their result, where that saves more than it costs on the machine that was measured), "auto" (large
+    ones with no such neighbour, too), "own" (all that join and then move fewer bytes), "large" (of those, the large
+    ones) or "library" (none). On a GPU products in half precision: "joined" those with an epilogue, "own" and "large"
+    others, too, "auto" none: there whole steps were measured faster with the library's. `cuda_graphs`: on a GPU, replay a
     direction as one CUDA graph from its third call with the same shapes on.
     `chunk_rows`: a matrix of 256 MiB or more that is made from rows an eighth as wide and used row by row (logits of
     many classes, under their loss and its gradient in one program) is computed for some rows at a time; a weight's
@@ -158,6 +159,6 @@ _ALLOWED: dict[str, tuple[object, ...]] = {
     "verify": ("none", "once", "each-pass"),
     "math": ("strict",),
     "decompositions": ("default", "none"),
-    "contractions": ("auto", "own", "large", "library"),
+    "contractions": ("auto", "joined", "own", "large", "library"),
     "fold_into_conv": (False, True),
 }

@@ -1,13 +1,13 @@
 // RUN: isthmus-opt %s -p 'fuse{target=gpu contractions=own}' | filecheck %s
-// RUN: isthmus-opt %s -p 'fuse{target=gpu contractions=auto}' | filecheck %s --check-prefix AUTO
+// RUN: isthmus-opt %s -p 'fuse{target=gpu contractions=joined}' | filecheck %s --check-prefix JOINED
 // RUN: isthmus-opt %s -p 'fuse{target=gpu}' | filecheck %s --check-prefix LIBRARY
 
 // LIBRARY-NOT: kernel.contract
 
-// AUTO-LABEL: @epilogue
-// AUTO-NEXT:  kernel.contract
-// AUTO-LABEL: @alone
-// AUTO-NOT:   kernel.contract
+// JOINED-LABEL: @epilogue
+// JOINED-NEXT:  kernel.contract
+// JOINED-LABEL: @alone
+// JOINED-NOT:   kernel.contract
 
 // A product in half precision is a kernel, what reads it its epilogue; its sum over rows in as many parts as tiles.
 // CHECK-LABEL: @epilogue
