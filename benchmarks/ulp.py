@@ -272,7 +272,7 @@ The bar is 2, and 4 for lgamma, digamma and pow. `tests/unit/codegen/test_vector
 overflow; for functions of two arguments every pair of them.
 
 - gelu and silu are functions of their own (docs/decisions/gelu-keeps-its-digits.md); eager's cancel in 1 + erf and
-  1 + tanh for negative x, and its silu is x times a denormal below x = -87. softplus is a logarithm of a sum, as eager's.
+  1 + tanh for negative x, and its silu is x times a denormal below x = -87. softplus is the log of a sum, as eager's.
   gelu(-0) is -0; eager gives +0 in float32.
 - lgamma of float64 below -2 is the C library's; elsewhere, and on a GPU everywhere, it is ours. There, and for digamma
   below 0, large terms cancel next to the zeros: the error is some units of 2^-53 for lgamma and 2^-61 for digamma,

@@ -50,7 +50,7 @@ class FusedOp(LaunchOp, Space):
     elements, none where row-major. Put there by schedule: partitions, vector (a dim), width (lanes), unroll; for a GPU
     also threads (of a block), group (threads that share a partition), chunk (points of a partition),
     flat (threads share out all row dims as one), owners (threads of a point, each of which writes its own places),
-    ahead (the next point's row is read before this one's is used), sharers (warps of a block, each of which walks a part
+    ahead (the next point's row is read before this one's is used), sharers (warps of a block, each walks a part
     of the rows of the same 32 points).
     """
 

@@ -36,10 +36,10 @@ class Options:
     operator a library call. `cache`: use the disk cache. `recompile_limit`: so many compilations of one function; then
     calls that none of them fits run as in eager, with a warning that names the guard (under `fullgraph` they raise).
     `contractions`: which matrix products are kernels of ours, on a CPU: "joined" (those that join with what makes their
-    operands or reads their result, where that saves more than it costs on the machine that was measured), "auto" (large
-    ones with no such neighbour, too), "own" (all that join and then move fewer bytes), "large" (of those, the large
+    operands or reads their result, where that saves more than it costs on the machine that was measured), "auto" (also
+    large ones with no such neighbour), "own" (all that join and then move fewer bytes), "large" (of those, the large
     ones) or "library" (none). On a GPU products in half precision: "joined" those with an epilogue, "own" and "large"
-    others, too, "auto" none: there whole steps were measured faster with the library's. `cuda_graphs`: on a GPU, replay a
+    others, too, "auto" none: whole steps were measured faster with the library's. `cuda_graphs`: on a GPU, replay a
     direction as one CUDA graph from its third call with the same shapes on.
     `chunk_rows`: a matrix of 256 MiB or more that is made from rows an eighth as wide and used row by row (logits of
     many classes, under their loss and its gradient in one program) is computed for some rows at a time; a weight's

@@ -9,8 +9,8 @@ import llvmlite.binding as llvm
 import numpy as np
 import torch
 from run_kernel import empty, parse, results_before
-from simulate_tensor_cores import Grid
 from simulate_memory import Memory
+from simulate_tensor_cores import Grid
 from simulate_text import parse as parse_llvm
 
 from isthmus import ir
