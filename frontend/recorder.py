@@ -29,6 +29,7 @@ from isthmus.frontend.operands import CallArguments
 from isthmus.frontend.operators import OperatorFacts, facts_of, identity_of
 from isthmus.frontend.program import Program
 from isthmus.frontend.refused import refusal
+from isthmus.frontend.size_checks import compare_sizes
 from isthmus.frontend.symbolic import SizeReader
 from isthmus.frontend.torch_private import decompose, is_wrapped_by_functorch, number_in, paused
 from isthmus.ir import Literal, Operand
@@ -117,6 +118,7 @@ class Recorder(Program, ProxyTorchDispatchMode):
         call = CallArguments(self, self.numbers, facts, args, kwargs)
         if (same := identity_of(facts, call.bound)) is not None:
             return same
+        compare_sizes(facts.name, call.bound)
         had_history = any(t.requires_grad for t in call.tensors)
         watch = None if self.policy is None else checkpoint.AskPolicy(self.policy)
         try:

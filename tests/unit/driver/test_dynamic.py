@@ -62,3 +62,26 @@ def test_sizes_that_a_traced_program_needs_equal_are_one_symbol() -> None:
     for n in (8, 5, 7):
         x, y = torch.randn(n, 6), torch.randn(n, 3)
         torch.testing.assert_close(compiled(x, y), f(x, y))
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_whose_operands_have_symbols_of_their_own(capture: str, causal: bool) -> None:
+    """Torch's fake kernel does not compare queries with keys, keys with values, or a mask with either."""
+
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        given = None if causal else mask
+        return F.scaled_dot_product_attention(q, k, v, given, is_causal=causal)
+
+    compiled = isthmus.compile(f, capture=capture, dynamic=True)
+    for batch, heads, rows, keys, width, wide in ((3, 2, 17, 18, 8, 4), (2, 4, 5, 30, 8, 4), (4, 3, 6, 7, 5, 9)):
+        lead = (batch, heads)
+        q, k, v = (torch.randn(*lead, *s) for s in ((rows, width), (keys, width), (keys, wide)))
+        mask = torch.rand(heads, rows, keys) > 0.3
+        mine, theirs = ([t.clone().requires_grad_() for t in (q, k, v)] for _ in range(2))
+        got, want = compiled(*mine, mask), f(*theirs, mask)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        got.sin().sum().backward()
+        want.sin().sum().backward()
+        for a, b in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
