@@ -108,12 +108,11 @@ def row_index(op: prim.GatherOp, dims: dict[SSAValue, int]) -> int | None:
 def _join_dot(region: RowRegion, op: prim.DotOp) -> bool:
     if ints(op.batch_a.data):
         return False
-    contracted = [
-        (value in region.dims and region.dims[value] in ints(dims.data))
-        for value, dims in ((op.a, op.contract_a), (op.b, op.contract_b))
-    ]
-    if any(contracted):
-        return _add_sum(region, op)
+    rows = region.dims.get(op.a), region.dims.get(op.b)
+    pairs = list(zip(ints(op.contract_a.data), ints(op.contract_b.data), strict=True))
+    if any(a == rows[0] or b == rows[1] for a, b in pairs):
+        together = None in rows or rows in pairs  # rows against columns of the same matrix need all of it
+        return together and _add_sum(region, op)
     if op.a in region.dims and op.b not in region.dims and region.dims[op.a] == 0:
         region.ops.append(op)
         region.dims[op.y] = 0

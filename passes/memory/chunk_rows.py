@@ -84,7 +84,7 @@ def _give_transposed(block: Block) -> None:
         if not isinstance(op, prim.TransposeOp) or ints(op.perm.data) != (1, 0):
             continue
         dot = op.x.owner
-        if not isinstance(dot, prim.DotOp) or ints(dot.batch_a.data) or len(list(dot.y.uses)) > 1:
+        if not isinstance(dot, prim.DotOp) or not _is_of_matrices(dot) or not dot.y.has_one_use():
             continue
         swapped = {"contract_a": dot.contract_b, "contract_b": dot.contract_a}
         properties = {**dot.properties, **swapped}
@@ -94,6 +94,13 @@ def _give_transposed(block: Block) -> None:
         for old in (op, dot):
             old.detach()
             old.erase()
+
+
+def _is_of_matrices(dot: prim.DotOp) -> bool:
+    """Whether each factor gives the result one dim."""
+    contracted = len(ints(dot.contract_a.data))
+    ranks = {len(ir.shape_of(v)) for v in (dot.a, dot.b)}
+    return not ints(dot.batch_a.data) and ranks == {contracted + 1}
 
 
 def _pieces(rows: int, size: int, most: int) -> int | None:

@@ -163,3 +163,24 @@ def test_a_whole_step_with_a_tied_head(monkeypatch):
     assert counts == [4]
     for a, b in zip(model.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def of_itself(x: torch.Tensor) -> torch.Tensor:
+    """Rows of a matrix against its columns."""
+    z = x @ x.t()
+    return (z @ z).sum(-1)
+
+
+def turned(a: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """A product that has both dims of its first factor, transposed."""
+    return (a @ v).t() + 1
+
+
+@pytest.mark.parametrize("function,shapes", [(of_itself, [(ROWS, WIDTH)]), (turned, [(ROWS, ROWS, 2), (2,)])])
+def test_products_of_other_forms_give_the_same_numbers(function, shapes):
+    torch.manual_seed(0)
+    args = [torch.randn(s, dtype=torch.float64) for s in shapes]
+    module = lowered(function, args, CUT)
+    ir.verify(module)
+    (found,) = interpret.run(ir.function(module, "forward"), args)
+    torch.testing.assert_close(found, function(*args))
