@@ -17,7 +17,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from isthmus.frontend.locations import is_library
-from isthmus.frontend.snapshot import PLAIN
+from isthmus.frontend.snapshot import PLAIN, is_equal
 
 MOST_PLACES = 1000
 """So many places are watched at most; what lies deeper counts as constant."""
@@ -27,7 +27,7 @@ _ABSENT = object()
 
 def same(now: object, then: object) -> bool:
     """Whether a trace that saw one value is right for another."""
-    return now is then or (isinstance(now, PLAIN) and type(now) is type(then) and now == then)
+    return now is then or is_equal(now, then)
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,8 @@ class Outside:
         """Look at the function, and at those of its arguments that are objects or functions."""
         self._places: list[_Cell | _Names | _Table | _List | _Set] = []
         self._seen: dict[int, object] = {}
+        self._named = {"forward", "__call__"}
+        self._classes: dict[type, None] = {}
         self.modules: list[tuple[str, nn.Module]] = []
         """Modules that were met on the way, by how they are called."""
         if isinstance(function, nn.Module):
@@ -138,6 +140,7 @@ class Outside:
             self._watch("the function", getattr(function, "__wrapped__", None))
         for k, argument in enumerate(arguments):
             self._watch(f"argument {k}", argument)
+        self._watch_methods()
 
     def put_back(self) -> None:
         """Make everything as it was."""
@@ -189,6 +192,7 @@ class Outside:
         """Its submodules and what its attributes hold; `snapshot` notes which of these are read."""
         self.modules.append((name, module))
         for path, inner in module.named_modules():
+            self._classes.update(dict.fromkeys(type(inner).__mro__))
             table = cast("dict[object, object]", vars(inner)["_modules"])
             if table:
                 self._places.append(_Table(f"{name}.{path}".rstrip("."), table, dict(table)))
@@ -214,13 +218,15 @@ class Outside:
                 continue
             self._places.append(_Cell(variable, cell, held))
             self._watch(variable, held)
+        names = _names_of(function)
+        self._named.update(names)
         table = function.__globals__
-        named = [(n, table[n]) for n in _names_of(function) if n in table]
+        named = [(n, table[n]) for n in names if n in table]
         self._places.append(_Names(table, named))
         for variable, held in named:
             self._watch(variable, held)
             if isinstance(held, ModuleType) and not _is_library_module(held):
-                read = [(n, vars(held)[n]) for n in _names_of(function) if n in vars(held)]
+                read = [(n, vars(held)[n]) for n in names if n in vars(held)]
                 self._places.append(_Names(vars(held), read))
                 for attribute, value in read:
                     self._watch(f"{variable}.{attribute}", value)
@@ -235,15 +241,32 @@ class Outside:
         if not isinstance(table, dict) or (module is not None and _is_library_module(module)):
             return
         attributes = cast("dict[object, object]", table)
+        self._classes.update(dict.fromkeys(kind.__mro__))
         self._places.append(_Table(name, attributes, dict(attributes)))
         for cls in kind.__mro__[:-1]:
             plain = [(n, v) for n, v in vars(cls).items() if isinstance(v, PLAIN) and not n.startswith("__")]
             self._places.append(_Names(vars(cls), plain))
         for attribute, held in attributes.items():
             self._watch(f"{name}.{attribute}", held)
-        call = getattr(kind, "__call__", None)  # noqa: B004 (which function it is, not whether)
-        if isinstance(call, FunctionType):
-            self._watch(name, call)
+
+    def _watch_methods(self) -> None:
+        """Those of the user's classes that some code met so far names, and what these name in turn."""
+        known: set[tuple[type, str]] = set()
+        while new := [(c, n) for c in self._classes for n in vars(c) if n in self._named and (c, n) not in known]:
+            known.update(new)
+            for cls, name in new:
+                self._watch(f"{cls.__name__}.{name}", _function_of(vars(cls)[name]))
+
+
+def _function_of(attribute: object) -> object:
+    """What runs when an attribute of a class is called or read; None where it is no function."""
+    if isinstance(attribute, property):
+        attribute = attribute.fget
+    elif isinstance(attribute, functools.cached_property):
+        attribute = attribute.func
+    elif isinstance(attribute, staticmethod | classmethod):
+        attribute = attribute.__func__
+    return attribute if isinstance(attribute, FunctionType) else None
 
 
 def _names_of(function: FunctionType) -> list[str]:

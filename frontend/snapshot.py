@@ -23,6 +23,13 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 """Values that a guard compares by equality; others by identity."""
 
 
+def is_equal(now: object, then: object) -> bool:
+    """Whether two numbers or strings are the same for a program; 0.0 and -0.0 are not."""
+    if not isinstance(now, PLAIN) or type(now) is not type(then) or now != then:
+        return False
+    return (bool(now) and not isinstance(now, complex)) or repr(now) == repr(then)
+
+
 ABSENT = object()
 """Stands for an attribute that is not there."""
 

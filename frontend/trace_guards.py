@@ -9,7 +9,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
 
-from isthmus.frontend.snapshot import ABSENT, HOOKS, PLAIN
+from isthmus.frontend.snapshot import ABSENT, HOOKS, is_equal
 from isthmus.frontend.torch_private import tables_of
 from isthmus.frontend.trace import Traced
 
@@ -56,7 +56,7 @@ class TraceGuard:
             if index in self._moving_numbers:
                 if type(given) is not int:
                     return Mismatch(f"argument {index} is no integer")
-            elif given is not value and not _equal(given, value):
+            elif given is not value and not is_equal(given, value):
                 return Mismatch(f"argument {index} is {given!r}, was {value!r}", _number(index, given, value))
         tensors = [leaves[i] for i in self._tensor_leaves]
         if not self._fast.check(*tensors):
@@ -68,7 +68,7 @@ class TraceGuard:
             return Mismatch(f"{self._modes.reason()} differs")
         for table, name, value in self._reads:
             now = table.get(name, ABSENT)
-            if now is not value and not _equal(now, value):
+            if now is not value and not is_equal(now, value):
                 return Mismatch(f"attribute {name} is {_shown(now)}, was {_shown(value)}")
         for table, name, value in self._hooks:
             if table.get(name) != value:
@@ -108,10 +108,6 @@ def _native_guard(tensors: Sequence[Tensor], shapes: Sequence[Sequence[int | Non
 
 def _shown(value: object) -> str:
     return "not there" if value is ABSENT else repr(value)
-
-
-def _equal(now: object, then: object) -> bool:
-    return isinstance(now, PLAIN) and type(now) is type(then) and now == then
 
 
 _SOME = Mismatch("a tensor differs")

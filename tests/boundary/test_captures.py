@@ -199,6 +199,32 @@ def of_method() -> tuple[Holder, Callable[[Tensor], Tensor]]:
     return holder, holder.method
 
 
+class Inner(nn.Module):
+    """Reads globals two methods and a property away from what is compiled."""
+
+    @property
+    def shift(self) -> float:
+        return GLOBAL["value"]
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return x * NUMBER + self.shift
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scaled(x)
+
+
+class Worker:
+    def run(self, x: Tensor) -> Tensor:
+        return self.scaled(x) + 1
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return x * NUMBER
+
+
+def another_number(_: object) -> None:
+    globals().update(NUMBER=NUMBER + 1)
+
+
 Make = Callable[[], tuple[Any, Callable[..., object]]]
 CHANGES: dict[str, tuple[Make, Callable[[Any], object]]] = {
     "number of a module": (of_module, lambda m: setattr(m, "factor", 5.0)),
@@ -226,6 +252,12 @@ CHANGES: dict[str, tuple[Make, Callable[[Any], object]]] = {
     "global": (lambda: (None, through_a_helper), lambda _: GLOBAL.update(value=GLOBAL["value"] + 1)),
     "global tensor": (lambda: (None, through_a_helper), lambda _: GLOBAL.update(tensor=GLOBAL["tensor"] * 2)),
     "global of a helper": (lambda: (None, through_a_helper), lambda _: globals().update(NUMBER=NUMBER + 1)),
+    "global of a submodule's method": (lambda: (None, nn.Sequential(Inner())), another_number),
+    "global of a submodule's property": (
+        lambda: (None, nn.Sequential(Inner())),
+        lambda _: GLOBAL.update(value=GLOBAL["value"] + 1),
+    ),
+    "global of self's method": (lambda: (None, Worker().run), another_number),
     "default": (lambda: (None, keywords), lambda _: keywords.__kwdefaults__.update(y=keywords.__kwdefaults__["y"] + 1)),
 }
 
@@ -245,6 +277,15 @@ def test_what_changes_between_calls_is_seen(name: str, capture: str):
     assert not torch.equal(want, before), "the change changes nothing"  # pyright: ignore
     for _ in range(2):
         agree(compiled(X), want)
+
+
+def test_zero_and_minus_zero_are_two_numbers():
+    x, held = torch.ones(3), [0.0]
+    given = isthmus.compile(lambda x, s: 1 / (x * s), capture="trace")
+    closed = isthmus.compile(lambda x: 1 / (x * held[0]), capture="trace")
+    for held[0] in (0.0, -0.0, 0.0):
+        assert torch.equal(given(x, held[0]), 1 / (x * held[0]))
+        assert torch.equal(closed(x), 1 / (x * held[0]))
 
 
 # ---- What lives on
