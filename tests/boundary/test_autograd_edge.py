@@ -489,6 +489,27 @@ def test_autocast_in_backward_is_that_of_the_forward(where: str, capture: str):
         torch.testing.assert_close(found, results[0], rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("capture", CAPTURES)
+@pytest.mark.parametrize("name", ["solve", "inverse", "cdist"])
+def test_derivatives_that_are_traced_under_autocast_cast_nothing(name: str, capture: str):
+    """A library call that autocast leaves alone has a derivative with products, which eager computes outside of it."""
+    f = {
+        "solve": lambda x: torch.linalg.solve(x, torch.eye(4)),
+        "inverse": lambda x: torch.linalg.inv(x).sin(),
+        "cdist": lambda x: torch.cdist(x, x * 2),
+    }[name]
+    compiled = compiled_by(f, capture, "native")
+    gradients = []
+    for function in (f, compiled):
+        torch.manual_seed(0)
+        x = (torch.randn(4, 4) + 3 * torch.eye(4)).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = function(x)
+        y.sum().backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
+
+
 # ---- modules
 
 

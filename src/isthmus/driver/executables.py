@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from isthmus.driver.progress import PROGRESS
+from isthmus.frontend import autocast
 from isthmus.runtime.convention import Executable, Value
 
 _COMPILING = threading.RLock()
@@ -17,8 +18,11 @@ _COMPILING = threading.RLock()
 
 @contextmanager
 def compiling() -> Generator[None]:
-    """Hold the compiler's lock, show progress, pause the cyclic garbage collector: IR is cyclic and young meanwhile."""
-    with _COMPILING, PROGRESS.showing():
+    """Hold the compiler's lock, show progress, pause the cyclic garbage collector: IR is cyclic and young meanwhile.
+
+    Autocast is off: captured programs say themselves what is cast, and torch's derivatives of their calls cast nothing.
+    """
+    with _COMPILING, PROGRESS.showing(), autocast.disabled():
         was_enabled = gc.isenabled()
         gc.disable()
         try:

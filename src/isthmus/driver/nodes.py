@@ -87,9 +87,10 @@ class Nodes:
         )
 
     def _derivative(self, halves: Halves, level: int) -> TapeNode:
-        prim = gradient_function(halves.joint)
-        found = self._lowering.halves(prim, level, halves.drawn)
-        return self._inference_node(prim, None) if found is None else self._node(found, level)
+        with compiling():
+            prim = gradient_function(halves.joint)
+            found = self._lowering.halves(prim, level, halves.drawn)
+            return self._inference_node(prim, None) if found is None else self._node(found, level)
 
     def _inference_node(self, prim: ModuleOp, kept: Kept | None) -> TapeNode:
         convention = self._lowering.boundary(prim)

@@ -154,6 +154,15 @@ def test_programs_that_python_decides_about_are_not_kept(monkeypatch):
     assert passes_ran(_called(f, x, cache=False))
 
 
+def test_a_cut_that_a_time_limit_may_end_is_not_kept():
+    """The next search may save other values of the same types."""
+    f = lambda x: torch.relu(x).sum()  # noqa: E731
+    x = torch.randn(5, requires_grad=True)
+    for settings in ({"strategy": "optimal"}, {"memory_budget": 0.5}):
+        assert passes_ran(_called(f, x, **settings))
+        assert passes_ran(_called(f, x, **settings))
+
+
 def test_a_custom_operator_is_not_kept():
     @torch.library.custom_op("kept_tests::twice", mutates_args=())
     def twice(x: torch.Tensor) -> torch.Tensor:
