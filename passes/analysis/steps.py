@@ -91,7 +91,8 @@ def _find(x: SSAValue, seen: dict[SSAValue, Known | None], depth: int) -> Known 
     if isinstance(op, prim.SizeOp):
         return Affine((), cast(Dim, op.expr.data))
     if isinstance(op, prim.IotaOp):
-        return Affine(((cast(int, op.dim.data), 1),), 0) if ir.is_integer(ir.dtype_of(x)) else None
+        whole = ir.dtype_of(x) in ("i64", "i32")  # differences of narrower ones begin anew
+        return Affine(((cast(int, op.dim.data), 1),), 0) if whole else None
     if not isinstance(op, (prim.BroadcastOp, prim.ReshapeOp, prim.ElementwiseOp)):
         return None
     parts = [_known(v, seen, depth) for v in ir.operands_of(op)]

@@ -91,6 +91,9 @@ UNKNOWN: dict[str, Callable[[Emitter], SSAValue]] = {
     "a slope": lambda e: e.cmp("le", e.mul(difference(e), e.const(2, SHAPE, "i64")), e.const(1, SHAPE, "i64")),
     "positions": difference,
     "a function": lambda e: e.exp(filled(e)),
+    "differences that begin anew": lambda e: e.cmp(
+        "le", e.sub(e.iota(SHAPE, 1, "u8"), e.iota(SHAPE, 0, "u8")), e.sub(*[e.iota(SHAPE, 1, "u8")] * 2)
+    ),
 }
 
 
