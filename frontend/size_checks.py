@@ -38,6 +38,14 @@ def _attention(bound: Sequence[object]) -> None:
         _same(mask.shape, (*q[:-1], k[-2]))
 
 
+def _channels(bound: Sequence[object]) -> None:
+    """[N, C, ...], and what there is of a scale, a shift, a mean and a variance of [C]."""
+    x = cast(Tensor, bound[0])
+    for each in bound[1:5]:
+        if isinstance(each, Tensor):
+            _same(each.shape, x.shape[1:2])
+
+
 def _same(a: Sizes, b: Sizes) -> None:
     """Compare sizes from the last one on, but for those of 1, which broadcast."""
     for left, right in zip(reversed(a), reversed(b), strict=False):
@@ -46,4 +54,7 @@ def _same(a: Sizes, b: Sizes) -> None:
             bool(left == right)
 
 
-_CHECKS: Mapping[str, Callable[[Sequence[object]], None]] = {"scaled_dot_product_attention.default": _attention}
+_CHECKS: Mapping[str, Callable[[Sequence[object]], None]] = {
+    "scaled_dot_product_attention.default": _attention,
+    "instance_norm.default": _channels,
+}

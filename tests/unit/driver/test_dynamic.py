@@ -85,3 +85,18 @@ def test_attention_whose_operands_have_symbols_of_their_own(capture: str, causal
         want.sin().sum().backward()
         for a, b in zip(mine, theirs, strict=True):
             torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_an_instance_norm_whose_weights_have_symbols_of_their_own(capture: str) -> None:
+    def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.instance_norm(x, None, None, w, b)
+
+    compiled = isthmus.compile(f, capture=capture, dynamic=True)
+    for n, channels, length in ((6, 4, 3), (2, 5, 7)):
+        args = [torch.randn(s, requires_grad=True) for s in ((n, channels, length), (channels,), (channels,))]
+        got, want = compiled(*args), f(*args)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        tangent = torch.randn_like(want)
+        for a, b in zip(torch.autograd.grad(got, args, tangent), torch.autograd.grad(want, args, tangent), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
