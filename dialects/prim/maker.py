@@ -26,7 +26,7 @@ class Maker:
     that sees another one's values.
     """
 
-    def __init__(self, block: Block, outer: Maker | None = None) -> None:
+    def __init__(self, block: Block, outer: Self | None = None) -> None:
         self.block = block
         self.location: LocationAttr = ir.UNKNOWN
         self.outer = outer
