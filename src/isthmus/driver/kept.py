@@ -105,13 +105,17 @@ def _of_device(device: torch.device) -> tuple[str, ...]:
 
 def _is_torchs_own(module: ModuleOp) -> bool:
     """Whether every operator is torch's, and torch's alone say what it means and what its derivative is."""
-    if any(name.startswith("aten/") for name in torch.library._impls - _IMPLEMENTED):  # pyright: ignore
+    added = torch.library._impls - _IMPLEMENTED  # pyright: ignore
+    if any(name.startswith("aten/") and not name.endswith(_OF_BATCHES) for name in added):
         return False
     return not any("::" in op.overload for op in module.walk() if isinstance(op, aten.CallOp))
 
 
 _IMPLEMENTED = frozenset(torch.library._impls)  # pyright: ignore[reportPrivateUsage]
 """What torch itself implements in Python."""
+
+_OF_BATCHES = ("/FuncTorchBatched", "/FuncTorchBatchedDecomposition")
+"""Rules of `torch.func.vmap`, which torch enters at its first use; programs are batched by rules of ours."""
 
 
 def _surroundings() -> tuple[str, ...]:

@@ -32,6 +32,18 @@ def compiled(function, capture="trace", **options):
     return compile_in(own, function, capture)[0], own
 
 
+def test_rules_that_torch_enters_at_its_first_vmap_change_no_key():
+    def sine(a):
+        return a.sin()
+
+    x = torch.randn(3, 4)
+    torch.func.vmap(sine)(x)
+    compiled(sine)[0](x)
+    again, warm = compiled(sine)
+    torch.testing.assert_close(again(x), x.sin())
+    assert not passes_ran(warm)
+
+
 def passes_ran(session):
     (program,) = session.programs
     return "prim" in program.stages

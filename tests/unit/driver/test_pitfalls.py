@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import isthmus
+from isthmus.dialects.program import KernelCall
 from isthmus.driver.api import compile_in
 from isthmus.driver.options import Options
 from isthmus.driver.session import Session
@@ -84,15 +85,15 @@ def test_varying_shapes_run_as_in_eager_beyond_the_limit(capture: str) -> None:
 
 
 @pytest.mark.row("W3")
-def test_one_large_product_is_one_call_of_the_library() -> None:
+def test_one_large_product_is_one_call() -> None:
     a, b = torch.randn(700, 600), torch.randn(600, 500)
     (made,) = programs(lambda a, b: a @ b, a, b)
     (call,) = made.program.steps
-    assert call in made.program.library_calls
-    assert call.results[0].place.kind == "output"  # no copy after it
+    assert isinstance(call, KernelCall)  # 2^24 multiplications and more are made by a kernel of ours
+    assert call.buffers[-1].place.kind == "output"  # no copy after it
     assert made.program.temporary_bytes == 0
     f = isthmus.compile(lambda a, b: a @ b, capture="trace")
-    torch.testing.assert_close(f(a, b), a @ b)
+    torch.testing.assert_close(f(a, b), a @ b, rtol=1e-4, atol=2e-4)  # 600 terms in another order
     with torch.no_grad():
         at_most(1.05, lambda: f(a, b), lambda: a @ b)
 
