@@ -61,7 +61,8 @@ def group_dots(block: Block) -> None:
     for dots in groups.values():
         there = [d for d in dots if _is_there(d.b, block, position, position[dots[0]])]
         if len(there) > 1:
-            _join(there)
+            at = position[there[0]]
+            position.update((made, at) for made in _join(there))  # another group may multiply by a part
 
 
 def _is_narrow(op: prim.DotOp) -> bool:
@@ -82,7 +83,8 @@ def _is_there(value: SSAValue, block: Block, position: dict[Operation, int], at:
     return not isinstance(owner, Operation) or owner.parent is not block or position[owner] < at
 
 
-def _join(dots: Sequence[prim.DotOp]) -> None:
+def _join(dots: Sequence[prim.DotOp]) -> list[Operation]:
+    """Put one product in the place of the first of several; gives the ops that this made."""
     first, made = dots[0], Block()
     e = Emitter(made)
     e.location = first.location
@@ -101,3 +103,4 @@ def _join(dots: Sequence[prim.DotOp]) -> None:
         dot.y.replace_all_uses_with(part)
         dot.detach()
         dot.erase()
+    return ops

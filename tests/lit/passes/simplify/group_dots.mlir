@@ -58,3 +58,18 @@ func.func @one_after_the_other(%x: tensor<8x8xf32>, %u: tensor<8x8xf32>) -> tens
   %b = prim.dot %x, %a {batch_a = [], batch_b = [], contract_a = [1], contract_b = [1]} : tensor<8x8xf32>
   func.return %b : tensor<8x8xf32>
 }
+
+// A product by a part of a product that was joined before.
+// CHECK-LABEL: func.func @one_after_another
+// CHECK: %[[B:.*]] = prim.dot %x, %{{.*}} : tensor<4x6xf32>
+// CHECK: %[[Y:.*]] = prim.slice %[[B]] {dim = 1, start = 0, limit = 3, stride = 1}
+// CHECK: %[[Z:.*]] = prim.slice %[[B]] {dim = 1, start = 3, limit = 6, stride = 1}
+// CHECK: %[[C:.*]] = prim.concat %[[Y]], %[[Z]] {dim = 1}
+// CHECK: prim.dot %u, %[[C]]
+func.func @one_after_another(%x: tensor<4x5xf32>, %w: tensor<5x3xf32>, %v: tensor<5x3xf32>, %u: tensor<7x4xf32>) -> (tensor<7x3xf32> {autodiff.output}, tensor<7x3xf32> {autodiff.output}) {
+  %y = prim.dot %x, %w {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<4x3xf32>
+  %z = prim.dot %x, %v {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<4x3xf32>
+  %p = prim.dot %u, %y {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<7x3xf32>
+  %q = prim.dot %u, %z {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<7x3xf32>
+  func.return %p, %q : tensor<7x3xf32>, tensor<7x3xf32>
+}
