@@ -15,6 +15,7 @@ from typing import cast
 from isthmus import ir
 from isthmus.codegen.cpu.block_moves import emit_copy, emit_fill, emit_scale, emit_turn, emit_write
 from isthmus.codegen.cpu.block_product import Layout, Tile, emit_product
+from isthmus.codegen.cpu.counts import Counts
 from isthmus.codegen.cpu.sizes import SizeValues
 from isthmus.codegen.dtypes import MEMORY
 from isthmus.codegen.llvm_text import I1, I64, PTR, Function, Module, Type, Value
@@ -51,7 +52,7 @@ class Buffer:
         return self.strides[-1] == 1
 
 
-class Blocks:
+class Blocks(Counts):
     """A function under construction: `void @name(ptr buffers, ptr sizes, i64 begin, i64 end)`."""
 
     def __init__(self, module: Module, op: k.StreamOp, target: Target, name: str) -> None:
@@ -131,21 +132,6 @@ class Blocks:
 
     # ---- numbers
 
-    def divided(self, value: Value, by: Value | int) -> Value:
-        """The quotient of numbers that are not negative."""
-        by = self.f.index(by)
-        if by.constant == 1:
-            return value
-        if value.constant is not None and by.constant is not None:
-            return self.f.index(value.constant // by.constant)
-        return self.f.binary("udiv", value, by)
-
-    def split(self, value: Value, count: Value) -> tuple[Value, Value]:
-        """Remainder and quotient."""
-        if count.constant == 1:
-            return self.f.index(0), value
-        return self.f.binary("urem", value, count), self.f.binary("udiv", value, count)
-
     def in_lanes(self, count: Value) -> Value:
         """Rounded up to whole vectors."""
         return (count + (self.lanes - 1)) & -self.lanes
@@ -167,13 +153,6 @@ class Blocks:
         """dV[key, d] = Σ over queries of P[key, query] · G[query, d]."""
         bound = "first" if self.causal else "none"
         return Layout(self.queries, 1, width, width, bound, width % self.tile.columns != 0)
-
-    def least(self, a: Value, b: Value | int) -> Value:
-        """The smaller one."""
-        b = self.f.index(b)
-        if a.constant is not None and b.constant is not None:
-            return self.f.index(min(a.constant, b.constant))
-        return self.f.intrinsic("smin", a, b)
 
     def most(self, a: Value, b: int) -> Value:
         """The larger one."""

@@ -20,6 +20,7 @@ from typing import cast
 from isthmus import ir
 from isthmus.codegen.cpu.contract_panels import emit_panels, panels_name
 from isthmus.codegen.cpu.contract_tile import Tile, block_name, emit_block
+from isthmus.codegen.cpu.counts import Counts
 from isthmus.codegen.cpu.pack import Factor, Finish, Pack, factor_of
 from isthmus.codegen.cpu.sizes import SizeValues
 from isthmus.codegen.dtypes import MEMORY
@@ -110,7 +111,7 @@ def emit_contraction(module: Module, kernel: k.ContractOp, target: Target, name:
     return name
 
 
-class _Blocks:
+class _Blocks(Counts):
     """Writes the walk over partitions and blocks."""
 
     def __init__(
@@ -146,7 +147,7 @@ class _Blocks:
         f, b = self.f, self.blocking
         _, _, begin, end = f.arguments
         itemsize = ir.itemsize(ir.dtype_of(self.kernel.dot.y))
-        wide = self._least(self._rounded(self.n, b.nr), b.nc)
+        wide = self.least(self.rounded(self.n, b.nr), b.nc)
         self.pitch = wide + b.nr  # rows are no power of two apart
         blocks = [self._room(e, itemsize) for e in self._elements()]
         memory = f.call("malloc", PTR, blocks[0] + blocks[1] + blocks[2] + LINE)
@@ -160,8 +161,8 @@ class _Blocks:
         _, down, across = self.counts
         by_columns = down.constant == 1
         parts = across if by_columns else down
-        last = self._divided(end + (parts - 1), parts)
-        with f.loop(self._divided(begin, parts), last) as group:  # partitions of the same columns, or of all rows
+        last = self.divided(end + (parts - 1), parts)
+        with f.loop(self.divided(begin, parts), last) as group:  # partitions of the same columns, or of all rows
             first = f.intrinsic("smax", begin - group * parts, f.index(0))
             behind = f.intrinsic("smin", end - group * parts, parts)
             if by_columns:
@@ -169,7 +170,7 @@ class _Blocks:
                 left, right = (self._range(self.n, b.nr, part, across) for part in (first, behind - 1))
                 columns = left[0], right[1]
             else:
-                column, outer = self._split(group, across)
+                column, outer = self.split(group, across)
                 rows, columns = (first, behind), self._range(self.n, b.nr, column, across)
             self._clear((outer * down + rows[0], outer * down + rows[1]), columns)
             self._batches(outer, rows, columns)
@@ -206,12 +207,12 @@ class _Blocks:
     def _elements(self) -> tuple[Value, Value, Value]:
         """Elements of a block of A, of one of B, and of sums; a panel may be written past its end."""
         b = self.blocking
-        depth = self._least(self.k, b.kc)
+        depth = self.least(self.k, b.kc)
         slack = b.lanes * (b.nr + b.mr)
-        a = self._least(self._rounded(self.m, b.mr), b.mc) * depth + slack
-        columns = self._least(self._rounded(self.n, b.nr), b.nc)
-        rows = self._rounded(self.m, b.mr)
-        sums = (self._least(rows, b.mc) if self._one_step else rows) * self.pitch
+        a = self.least(self.rounded(self.m, b.mr), b.mc) * depth + slack
+        columns = self.least(self.rounded(self.n, b.nr), b.nc)
+        rows = self.rounded(self.m, b.mr)
+        sums = (self.least(rows, b.mc) if self._one_step else rows) * self.pitch
         return a, columns * depth + slack, self.f.index(0) if self.plain else sums
 
     @property
@@ -219,36 +220,14 @@ class _Blocks:
         """Whether k is known to be walked in one step: sums then never leave a block."""
         return self.k.constant is not None and self.k.constant <= self.blocking.kc
 
-    def _least(self, value: Value, bound: int) -> Value:
-        if value.constant is not None:
-            return self.f.index(min(value.constant, bound))
-        return self.f.intrinsic("smin", value, self.f.index(bound))
-
-    def _rounded(self, value: Value, multiple: int) -> Value:
-        return self._divided(value + (multiple - 1), multiple) * multiple
-
-    def _divided(self, value: Value, by: Value | int) -> Value:
-        by = self.f.index(by)
-        if by.constant == 1:
-            return value
-        if value.constant is not None and by.constant is not None:
-            return self.f.index(value.constant // by.constant)
-        return self.f.binary("udiv", value, by)
-
-    def _split(self, value: Value, count: Value) -> tuple[Value, Value]:
-        """Remainder and quotient."""
-        if count.constant == 1:
-            return self.f.index(0), value
-        return self.f.binary("urem", value, count), self.f.binary("udiv", value, count)
-
     def _range(self, extent: Value, step: int, part: Value, count: Value) -> tuple[Value, Value]:
         """Part `part` of `count` of a dim, in whole panels."""
         f = self.f
         if count.constant == 1:
             return f.index(0), extent
-        panels = self._divided(extent + (step - 1), step)
-        low = self._divided(panels * part, count) * step
-        high = self._divided(panels * (part + 1), count) * step
+        panels = self.divided(extent + (step - 1), step)
+        low = self.divided(panels * part, count) * step
+        high = self.divided(panels * (part + 1), count) * step
         return low, f.intrinsic("smin", high, extent)
 
     def _batches(self, part: Value, parts: tuple[Value, Value], columns: tuple[Value, Value]) -> None:
@@ -264,7 +243,7 @@ class _Blocks:
         with f.loop(low, high) as point:
             rest = point
             for d in reversed(kernel.batch[1:]):
-                here, rest = self._split(rest, extents[d])
+                here, rest = self.split(rest, extents[d])
                 f.store(here, f.address(self.batch, d, "i64"), align=8)
             f.store(rest, self.batch, align=8)
             self._columns(part, parts, columns)

@@ -9,6 +9,7 @@ from typing import cast
 from xdsl.ir import Operation, SSAValue
 
 from isthmus import ir
+from isthmus.codegen.cpu.block_moves import transposed
 from isthmus.codegen.cpu.body import Body
 from isthmus.codegen.cpu.memory import pointer
 from isthmus.codegen.cpu.nest import Nest
@@ -212,20 +213,11 @@ class Pack(_Part):
                 f.store(x, f.address(square, r * self.lanes, self.scalar), 64)
 
     def _transposed(self, square: Value, group: int) -> list[Value]:
-        """A square of registers, rows and columns exchanged in log2(lanes) rounds."""
+        """A square of memory in registers, rows and columns exchanged."""
         f, lanes = self.f, self.lanes
         type_ = Type.of(self.scalar, lanes)
         rows = [f.load(f.address(square, (group * lanes + r) * lanes, self.scalar), type_, 64) for r in range(lanes)]
-        half = lanes // 2
-        while half:
-            upper = [i if not i & half else lanes + (i ^ half) for i in range(lanes)]
-            lower = [i ^ half if not i & half else lanes + i for i in range(lanes)]
-            for i in range(lanes):
-                if not i & half:
-                    x, y = rows[i], rows[i | half]
-                    rows[i], rows[i | half] = f.shuffle(x, y, upper), f.shuffle(x, y, lower)
-            half //= 2
-        return rows
+        return transposed(f, rows)
 
 
 def _runs_along(kernel: k.ContractOp, ops: Sequence[Operation], steps: Steps) -> bool:
