@@ -8,17 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from isthmus.dialects.product_views import Groups, joined, product_views
 from isthmus.dialects.program import Buffer, LibraryCall, numbers
 from isthmus.runtime.fresh import has_strides
 from isthmus.runtime.interpret_table import DTYPES
 from isthmus.runtime.library import evaluate
-from isthmus.sizes import Dim
 
 View = Callable[[Buffer], Tensor]
 """Gives a buffer of the running call as a tensor."""
@@ -46,9 +45,9 @@ class Product:
     each call, which copies it.
     """
 
-    operands: tuple[tuple[Buffer, tuple[tuple[int, ...], ...] | None], ...]
+    operands: tuple[tuple[Buffer, Groups | None], ...]
     """A, B, and the bias if there is one: the buffer, and the groups of dims that are still to be joined."""
-    result: tuple[Buffer, tuple[tuple[int, ...], ...] | None]
+    result: tuple[Buffer, Groups | None]
 
     def run(self, view: View) -> Tensor:
         """Multiply into the result's memory; gives that as a matrix."""
@@ -60,7 +59,7 @@ class Product:
             target.copy_(out.reshape(target.shape))
         return target
 
-    def _matrix(self, x: Tensor, groups: tuple[tuple[int, ...], ...] | None) -> Tensor:
+    def _matrix(self, x: Tensor, groups: Groups | None) -> Tensor:
         if groups is None:
             return x
         sizes = [math.prod(x.shape[d] for d in dims) for dims in groups]
@@ -69,50 +68,14 @@ class Product:
 
 def plan_product(call: LibraryCall) -> Product:
     """View the buffers of a `prim.dot` as matrices."""
-    literals = dict(cast("tuple[tuple[str, tuple[int, ...]], ...]", call.arguments))
-    batch_a, batch_b = literals["batch_a"], literals["batch_b"]
-    contract_a, contract_b = literals["contract_a"], literals["contract_b"]
-    a, b, *bias = call.operands
-    (c,) = call.results
-    free_a = tuple(d for d in range(len(a.shape)) if d not in (*batch_a, *contract_a))
-    free_b = tuple(d for d in range(len(b.shape)) if d not in (*batch_b, *contract_b))
-    first, second = len(batch_a), len(batch_a) + len(free_a)
-    order = tuple(range(len(c.shape)))
-    of_c = (order[:first], order[first:second], order[second:])
-    skip = 0 if batch_a else 1
-    views = [_viewed(a, (batch_a, free_a, contract_a)[skip:]), _viewed(b, (batch_b, contract_b, free_b)[skip:])]
-    for x in bias:
-        plain = len(x.shape) == 1 and len(of_c[2]) == 1 and not batch_a
-        views.append((x, None) if plain else _viewed(_broadcast(x, c), of_c[skip:]))
-    return Product(tuple(views), _viewed(c, of_c[skip:]))
+    *operands, result = (_as_matrix(x, groups) for x, groups in product_views(call))
+    return Product(tuple(operands), result)
 
 
-def _viewed(buffer: Buffer, groups: tuple[tuple[int, ...], ...]) -> tuple[Buffer, tuple[tuple[int, ...], ...] | None]:
-    """Join each group of dims to one by strides alone; where they do not join, leave it for the call."""
-    shape: list[Dim] = []
-    strides: list[Dim] = []
-    for dims in groups:
-        size: Dim = 1
-        stride: Dim = 1
-        for d in dims:
-            if buffer.shape[d] == 1:
-                continue
-            if size != 1 and stride != buffer.shape[d] * buffer.strides[d]:
-                return buffer, groups
-            size, stride = size * buffer.shape[d], buffer.strides[d]
-        shape.append(size)
-        strides.append(stride)
-    for k in reversed(range(len(shape))):  # what has one element is stepped over as in a row-major matrix
-        if shape[k] == 1:
-            strides[k] = shape[k + 1] * strides[k + 1] if k + 1 < len(shape) else 1
-    return replace(buffer, shape=tuple(shape), strides=tuple(strides)), None
-
-
-def _broadcast(x: Buffer, like: Buffer) -> Buffer:
-    """A buffer in the shape of another, broadcast from the right."""
-    missing = len(like.shape) - len(x.shape)
-    strides = [0] * missing + [0 if n == 1 else s for n, s in zip(x.shape, x.strides, strict=True)]
-    return replace(x, shape=like.shape, strides=tuple(strides))
+def _as_matrix(x: Buffer, groups: Groups | None) -> tuple[Buffer, Groups | None]:
+    """Join dims by strides alone; where they do not join, leave it for the call."""
+    found = None if groups is None else joined(x, groups)
+    return (x, groups) if found is None else (found, None)
 
 
 def _multiply(a: Tensor, b: Tensor, out: Tensor, bias: Sequence[Tensor]) -> None:

@@ -14,7 +14,8 @@ from isthmus.codegen.cpu.frame import Frame
 from isthmus.codegen.cpu.sizes import product
 from isthmus.codegen.cpu.strided import Axis, copy_elements, folded, walk
 from isthmus.codegen.llvm_text import I32, I64, PTR, Type, Value
-from isthmus.dialects.program import Buffer, LibraryCall
+from isthmus.dialects.product_views import broadcast
+from isthmus.dialects.program import LibraryCall
 from isthmus.sizes import Dim
 
 PREFIX = {"f32": "s", "f64": "d"}
@@ -96,16 +97,6 @@ def emit_gemm(frame: Frame, call: LibraryCall, gemm: Gemm) -> None:
             with walk(frame, gemm.sums, outer, dtype) as inner:
                 writer.single(inner, beta)
                 f.store(f.const(1.0, Type.of(_SCALAR[dtype])), beta)
-
-
-def broadcast(source: Buffer, target: Buffer) -> Buffer:
-    """View a buffer in the shape of another, repeated along missing and single dims."""
-    missing = len(target.shape) - len(source.shape)
-    strides = [0] * missing + [
-        0 if have == 1 and want != 1 else stride
-        for have, want, stride in zip(source.shape, target.shape[missing:], source.strides, strict=True)
-    ]
-    return Buffer(source.place, source.dtype, target.shape, tuple(strides), source.offset)
 
 
 class _Writer:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
-from isthmus.codegen.cpu.blas import broadcast
 from isthmus.codegen.cpu.dispatch import blob
 from isthmus.codegen.cpu.frame import Frame
 from isthmus.codegen.cpu.strided import folded
 from isthmus.codegen.llvm_text import F64, I32, Value
+from isthmus.dialects.product_views import broadcast
 from isthmus.dialects.program import Buffer, LibraryCall
 from isthmus.sizes import Dim
 
