@@ -22,6 +22,9 @@ ROWS, COLUMNS, PROCESSORS = 128, (256, 192, 128), 132
 """Rows of a GPU's tiles, the columns that they may have, and how many are computed at once."""
 LONG, ENOUGH = 1024, 0.75
 """Over more terms than this, so much of the processors' time must be used: the library splits such sums, measured."""
+MOST_BUFFERS = 5
+"""Tensors that an epilogue reads and writes, numbers apart: each is a stream of its own beside the product's. An
+optimizer's update of a weight has six; in the epilogue of its gradient it was measured slower on CPUs and GPUs."""
 PIECE = 8
 """Elements of 16 bits that are copied at once: rows of factors begin at multiples of so many."""
 
@@ -38,9 +41,6 @@ class Ability:
     """Whether a product with nothing around it is worth a kernel."""
     rows_per_sum: int | None = None
     """Rows whose sums make a partial result, where that is fixed; sums are then in f32."""
-    most_buffers: int | None = None
-    """Tensors that an epilogue reads and writes, numbers apart: each is a stream of its own beside the product's. An
-    optimizer's update of a weight has six; in the epilogue of its gradient it was measured slower on CPUs and GPUs."""
     fills: bool = False
     """Whether long products must have enough tiles for the machine: nobody adds up parts of a sum over k."""
 
@@ -48,8 +48,8 @@ class Ability:
     def of(target: str) -> Ability:
         """Give that of a `cpu` or a `gpu`, whose tensor cores multiply and whose tiles have 128 rows."""
         if target == "gpu":
-            return Ability(("bf16", "f16"), prologues=False, alone=True, rows_per_sum=ROWS, most_buffers=5, fills=True)
-        return Ability(("f32", "f64"), prologues=True, alone=False, most_buffers=5)
+            return Ability(("bf16", "f16"), prologues=False, alone=True, rows_per_sum=ROWS, fills=True)
+        return Ability(("f32", "f64"), prologues=True, alone=False)
 
     def require(self, draft: Draft, classes: Mapping[int, str], strides: Strides) -> None:
         """Refused where a draft does more; `classes`: batch, m, n or k by dim."""
@@ -57,8 +57,7 @@ class Ability:
             (dot,) = (i for i in draft.instrs if i.kind == "dot")
             for factor, own in zip(dot.args, ("m", "n"), strict=True):
                 _require_pieces(factor, {d for d, c in classes.items() if c in (own, "k")}, strides)
-        if self.most_buffers is not None:
-            _require_few(draft, self.most_buffers)
+        _require_few(draft)
         if self.rows_per_sum is not None:
             self._require_parts(draft, classes)
         if self.fills:
@@ -85,12 +84,12 @@ class Ability:
                 raise Refused("its rows are summed in fewer parts than it has tiles")
 
 
-def _require_few(draft: Draft, most: int) -> None:
+def _require_few(draft: Draft) -> None:
     (dot,) = (i for i in draft.instrs if i.kind == "dot")
     loads = [i for i in draft.instrs if i.kind == "load" and i not in dot.args]
     read = {value for value, *_ in (cast("tuple[Value, Index, bool]", i.data) for i in loads) if value.shape}
-    if len(read) + len(draft.sinks) > most:
-        raise Refused(f"its epilogue would read and write more than {most} tensors")
+    if len(read) + len(draft.sinks) > MOST_BUFFERS:
+        raise Refused(f"its epilogue would read and write more than {MOST_BUFFERS} tensors")
 
 
 def _filled(batch: int, m: int, n: int, columns: int) -> float:
