@@ -6,6 +6,7 @@ Every dimension is named by attributes, nothing broadcasts by itself, nothing al
 from xdsl.ir import Dialect
 
 from isthmus.dialects.prim.base import PRIM_OPS, PrimOp, literals_of
+from isthmus.dialects.prim.complex import ComplexOp, ConjOp, ImagOp, RealOp
 from isthmus.dialects.prim.contract import ContractionOp, ConvDwOp, ConvDxOp, ConvOp, DotOp
 from isthmus.dialects.prim.control import CondOp, ControlOp, ScanOp, WhileOp, YieldOp
 from isthmus.dialects.prim.elementwise import (
@@ -16,15 +17,12 @@ from isthmus.dialects.prim.elementwise import (
     BinaryOp,
     CeilOp,
     CmpOp,
-    ComplexOp,
-    ConjOp,
     ConvertOp,
     CopysignOp,
     DivOp,
     ElementwiseOp,
     FloorOp,
     FmaOp,
-    ImagOp,
     MaxOp,
     MinOp,
     MulOp,
@@ -33,7 +31,6 @@ from isthmus.dialects.prim.elementwise import (
     NotOp,
     OrOp,
     PowOp,
-    RealOp,
     ReluOp,
     RemOp,
     RoundOp,

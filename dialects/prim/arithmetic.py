@@ -7,6 +7,7 @@ import math
 from xdsl.ir import SSAValue
 
 from isthmus import ir
+from isthmus.dialects.prim import complex as complex_
 from isthmus.dialects.prim import elementwise, shape, transcendental
 from isthmus.dialects.prim.maker import Maker, python_number
 from isthmus.ir import LiteralValue
@@ -107,11 +108,11 @@ class Arithmetic(Maker):
 
     def conj(self, x: SSAValue) -> SSAValue:
         """Complex conjugate; x itself when real."""
-        return self.one(elementwise.ConjOp, x) if ir.is_complex(ir.dtype_of(x)) else x
+        return self.one(complex_.ConjOp, x) if ir.is_complex(ir.dtype_of(x)) else x
 
     def real(self, x: SSAValue) -> SSAValue:
         """Real part; x itself when real."""
-        return self.one(elementwise.RealOp, x) if ir.is_complex(ir.dtype_of(x)) else x
+        return self.one(complex_.RealOp, x) if ir.is_complex(ir.dtype_of(x)) else x
 
     def stop_gradient(self, x: SSAValue) -> SSAValue:
         """y = x with derivative 0"""

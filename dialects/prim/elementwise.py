@@ -94,7 +94,6 @@ class AbsOp(UnaryOp):
 
 
 REAL_OF = {"c64": "f32", "c128": "f64"}
-COMPLEX_OF = {"f32": "c64", "f64": "c128"}
 
 
 @prim_op
@@ -329,59 +328,6 @@ class CmpOp(BinaryOp):
         ordered = ir.dtype_of(types[0]) not in COMPLEXES or predicate in ("eq", "ne")
         require(ordered, "complex numbers have no order")
         return (ir.like(types[0], "i1"),)
-
-
-@prim_op
-class ComplexOp(BinaryOp):
-    """y = a + b·i"""
-
-    name = "prim.complex"
-    DOMAIN: ClassVar = frozenset({"f32", "f64"})
-
-    @classmethod
-    def infer(cls, types: Types, literals: Literals) -> Types:
-        same_types(types)
-        cls.require_domain(types[0])
-        return (ir.like(types[0], COMPLEX_OF[ir.dtype_of(types[0])]),)
-
-
-@prim_op
-class RealOp(UnaryOp):
-    """y = real part of x"""
-
-    name = "prim.real"
-    DOMAIN: ClassVar = COMPLEXES
-
-    @classmethod
-    def infer(cls, types: Types, literals: Literals) -> Types:
-        cls.require_domain(types[0])
-        return (ir.like(types[0], REAL_OF[ir.dtype_of(types[0])]),)
-
-
-@prim_op
-class ImagOp(UnaryOp):
-    """y = imaginary part of x"""
-
-    name = "prim.imag"
-    DOMAIN: ClassVar = COMPLEXES
-
-    @classmethod
-    def infer(cls, types: Types, literals: Literals) -> Types:
-        cls.require_domain(types[0])
-        return (ir.like(types[0], REAL_OF[ir.dtype_of(types[0])]),)
-
-
-@prim_op
-class ConjOp(UnaryOp):
-    """y = complex conjugate of x"""
-
-    name = "prim.conj"
-    DOMAIN: ClassVar = COMPLEXES
-
-    @classmethod
-    def fold(cls, e: Emitter, operands: tuple[SSAValue, ...], literals: Literals) -> SSAValue | None:
-        inner = operands[0].owner
-        return inner.x if isinstance(inner, ConjOp) else None
 
 
 # ---- three operands, casts
