@@ -33,7 +33,21 @@ from isthmus.ir import Literal, Shape
 from isthmus.sizes import Dim, Size
 
 
-class Space(KernelOp):
+class Scheduled(KernelOp):
+    """A kernel of ours, loop nest or stream: what is asked of all."""
+
+    @property
+    def symbols_(self) -> tuple[str, ...]:
+        """Names of the size symbols, in the order in which the kernel gets their values."""
+        return cast("tuple[str, ...] | None", lit(self, "symbols")) or ()
+
+    @property
+    def partitions_(self) -> Dim | None:
+        """How many partitions; None before schedule."""
+        return cast("Dim | None", lit(self, "partitions"))
+
+
+class Space(Scheduled):
     """An op with a body that is run at every point of a space: what body ops may ask of the kernel around them."""
 
     @property
@@ -55,16 +69,6 @@ class Space(KernelOp):
     def classes_(self) -> tuple[str, ...]:
         """What each dim is: `parallel` or `row`; of a contraction `batch`, `m`, `n` or `k`."""
         return cast(tuple[str, ...], lit(self, "classes"))
-
-    @property
-    def symbols_(self) -> tuple[str, ...]:
-        """Names of the size symbols, in the order in which the kernel gets their values."""
-        return cast("tuple[str, ...] | None", lit(self, "symbols")) or ()
-
-    @property
-    def partitions_(self) -> Dim | None:
-        """How many partitions; None before schedule."""
-        return cast("Dim | None", lit(self, "partitions"))
 
     def fits_partial_results(self, leading: Dim) -> bool:
         """Whether sums over points may have so many leading entries."""

@@ -250,8 +250,22 @@ LoopNest: TypeAlias = FusedOp | ContractOp
 """A kernel of ours."""
 
 
+class ViewingOp(LaunchOp):
+    """An op that sees parts of its buffers. Not to be used itself."""
+
+    inputs = var_operand_def()
+    results_ = var_result_def()
+    views = opt_prop_def(Literal)
+
+    @property
+    def views_(self) -> tuple[LiteralValue, ...]:
+        """One view per operand and per result; none: all of it, as it is."""
+        count = len(self.inputs) + len(self.results)
+        return cast(tuple[LiteralValue, ...], self.views.data) if self.views is not None else (None,) * count
+
+
 @kernel_op
-class ExternOp(LaunchOp):
+class ExternOp(ViewingOp):
     """A call of something that is not a kernel of ours.
 
     symbol: the primitive whose meaning it has (`prim.dot`), args: its literals as [key, value] pairs; or an overload
@@ -270,12 +284,6 @@ class ExternOp(LaunchOp):
     cost = opt_prop_def(Literal)
     places = opt_prop_def(Literal)
     traits = traits_def()
-
-    @property
-    def views_(self) -> tuple[LiteralValue, ...]:
-        """One view per operand and per result; none: all of it, as it is."""
-        count = len(self.inputs) + len(self.results)
-        return cast(tuple[LiteralValue, ...], self.views.data) if self.views is not None else (None,) * count
 
     def check(self) -> None:
         require(isinstance(lit(self, "symbol"), str), "symbol is a string")

@@ -9,8 +9,9 @@ from xdsl.traits import Pure
 
 from isthmus import ir
 from isthmus.dialects import prim
-from isthmus.dialects.kernel.base import kernel_op, lit, require
-from isthmus.dialects.kernel.ops import LaunchOp, LoopNest
+from isthmus.dialects.kernel.base import kernel_op, require
+from isthmus.dialects.kernel.body import Scheduled
+from isthmus.dialects.kernel.ops import LoopNest, ViewingOp
 from isthmus.ir import Literal, LiteralValue, Shape
 from isthmus.sizes import Dim
 
@@ -18,7 +19,7 @@ Seen: TypeAlias = tuple[Shape, Shape, Dim]
 """Shape, strides and offset, in elements of a buffer."""
 
 
-class StreamOp(LaunchOp):
+class StreamOp(ViewingOp, Scheduled):
     """What both directions share. Not to be used itself: `AttentionOp` and `AttentionBwdOp`."""
 
     inputs = var_operand_def()
@@ -36,27 +37,11 @@ class StreamOp(LaunchOp):
     places = opt_prop_def(Literal)
 
     @property
-    def views_(self) -> tuple[LiteralValue, ...]:
-        """Per operand, then per result: none, or [shape, strides, offset] in elements of its buffer."""
-        count = len(self.inputs) + len(self.results)
-        return cast(tuple[LiteralValue, ...], self.views.data) if self.views is not None else (None,) * count
-
-    @property
     def layouts_(self) -> tuple[Shape | None, ...]:
         """Per result its strides, none where row-major."""
         if self.layouts is None:
             return (None,) * len(self.results)
         return cast("tuple[Shape | None, ...]", self.layouts.data)
-
-    @property
-    def symbols_(self) -> tuple[str, ...]:
-        """Names of the size symbols, in the order in which the kernel gets their values."""
-        return cast("tuple[str, ...] | None", lit(self, "symbols")) or ()
-
-    @property
-    def partitions_(self) -> Dim | None:
-        """How many partitions; None before schedule."""
-        return cast("Dim | None", lit(self, "partitions"))
 
     @property
     def primitive(self) -> type[prim.AttentionOp] | type[prim.AttentionBwdOp]:
