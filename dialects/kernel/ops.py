@@ -275,11 +275,8 @@ class ExternOp(ViewingOp):
     """
 
     name = "kernel.extern"
-    inputs = var_operand_def()
-    results_ = var_result_def()
     symbol = prop_def(Literal)
     args = prop_def(Literal)
-    views = opt_prop_def(Literal)
     layouts = opt_prop_def(Literal)
     cost = opt_prop_def(Literal)
     places = opt_prop_def(Literal)

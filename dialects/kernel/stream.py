@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias, cast
 
-from xdsl.irdl import opt_prop_def, prop_def, traits_def, var_operand_def, var_result_def
+from xdsl.irdl import opt_prop_def, prop_def, traits_def
 from xdsl.traits import Pure
 
 from isthmus import ir
@@ -22,13 +22,10 @@ Seen: TypeAlias = tuple[Shape, Shape, Dim]
 class StreamOp(ViewingOp, Scheduled):
     """What both directions share. Not to be used itself: `AttentionOp` and `AttentionBwdOp`."""
 
-    inputs = var_operand_def()
-    results_ = var_result_def()
     scale = prop_def(Literal)
     causal = prop_def(Literal)
     empty = opt_prop_def(Literal)
     fill = opt_prop_def(Literal)
-    views = opt_prop_def(Literal)
     layouts = opt_prop_def(Literal)
     symbols = opt_prop_def(Literal)
     partitions = opt_prop_def(Literal)
