@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from isthmus.codegen.dtypes import round_to
 from isthmus.codegen.llvm_text import F32, Value
 from isthmus.codegen.vector_math import Math
 
 SMALLEST, LARGEST = 2.0**-126, 2.0**126
 """Between these a divisor and its reciprocal have all their digits."""
+SHIFT = 2.0**64
+"""What brings another divisor there, but for 0 and infinity."""
 
 
 def divide_alike(m: Math, n: Value, d: Value, dtype: str, how: str = "any") -> Value:
@@ -18,19 +22,21 @@ def divide_alike(m: Math, n: Value, d: Value, dtype: str, how: str = "any") -> V
     With r = 1/d rounded, q = n·r is off by a unit or two of the last place and n - q·d is exact, so that
     q + (n - q·d)·r is the quotient (Markstein 1990). Where that is 0 or NaN, q has the right sign, or is infinite.
     Where |n| < 2^-100 the remainder has not all its digits, and the quotient may be a unit off.
+
+    A divisor out of range is multiplied by a power of two s first, and the quotient again: n/(d·s)·s. There is no
+    branch with a division for each n on its other side: LLVM would compute both and select.
     """
     f, size = m.f, m.fabs(d)
-    usual = f.compare("oge", size, SMALLEST) & f.compare("ole", size, LARGEST)
-    slot = f.slot(n.type)
-    reciprocal = f.const(1.0, F32) / d
-    wide = f.splat(d, n.type.lanes)
-    with f.when(usual):
-        r = f.splat(reciprocal, n.type.lanes)
-        q = n * r
-        if how != "coarse":
-            better = f.fma(f.fma(-q, wide, n), r, q)
-            q = better if how == "fraction" else f.select(f.compare("one", better, 0.0), better, q)
-        f.store(q, slot)
-    with f.when(~usual):
-        f.store(n / wide, slot)
-    return round_to(m, f.load(slot, n.type), dtype)
+    shift = f.select(f.compare("olt", size, SMALLEST), f.const(SHIFT, F32), f.const(1.0, F32))
+    shift = f.select(f.compare("ogt", size, LARGEST), f.const(1.0 / SHIFT, F32), shift)
+    d = d * shift
+    r, wide, back = (f.splat(x, n.type.lanes) for x in (f.const(1.0, F32) / d, d, shift))
+    q = n * r
+    if how == "fraction":
+        ordinary = f.compare("ogt", size, 0.0) & f.compare("olt", size, math.inf)
+        better = f.fma(f.fma(-q, wide, n), r, q)
+        q = f.select(f.splat(ordinary, n.type.lanes), better, q)
+    elif how != "coarse":
+        better = f.fma(f.fma(-q, wide, n), r, q)
+        q = f.select(f.compare("one", better, 0.0), better, q)
+    return round_to(m, q * back, dtype)
