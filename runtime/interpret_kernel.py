@@ -213,8 +213,9 @@ def _accumulate(point: _Point, op: Operation, arguments: Sequence[Tensor]) -> Se
     flat = x.reshape(points, *x.shape[parallel:])
     indices = [i.reshape(i.shape[parallel:]) for i in point.indices(op, ())]
     count = result.shape[0]
+    dealt = ir.literal(point.op, "dealt") is True
     for p in range(count):
-        part = flat[p * points // count : (p + 1) * points // count]
+        part = flat[p::count] if dealt else flat[p * points // count : (p + 1) * points // count]
         if part.shape[0]:
             result[(p, *indices)] = (
                 combine_along(kind, part, (0,)) if indices else combine_along(kind, part, tuple(range(part.dim())))

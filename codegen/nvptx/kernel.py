@@ -114,12 +114,31 @@ class Grid(Rows):
                 self.set_indices(low, self.kernel.parallel, k.points(self.kernel))
                 self._point()
             return
+        if self.plan.is_dealt:
+            self._points_dealt_out()
+            return
         ahead = self.body.ahead
         self._read_ahead(low)
         with self._odometer(self.kernel.parallel, low, high) as q, self.state.frame(), self.threads.turn(q):
             ahead.take()
             self._read_ahead(self.f.intrinsic("smin", q + 1, high - 1) if ahead.loads else q)
             self._point()
+
+    def _points_dealt_out(self) -> None:
+        """Every so many-th point, from that of the partition's own number on."""
+        f, ahead, parallel = self.f, self.body.ahead, self.kernel.parallel
+        n, step = self.state.size(k.points(self.kernel)), self.state.size(self.kernel.partitions_ or 1)
+        first = self.threads.partition
+        self._read_ahead(first)
+        with f.loop(0, f.binary("udiv", n - first + (step - 1), step)) as turn, self.state.frame():
+            q = first + turn * step
+            self.set_indices(q, parallel, k.points(self.kernel))
+            with self.threads.turn(turn):
+                ahead.take()
+                if ahead.loads:
+                    after = q + step
+                    self._read_ahead(f.select(f.compare("slt", after, n), after, q))
+                self._point()
 
     def _point(self) -> None:
         self._copy_rows(of_points=True)

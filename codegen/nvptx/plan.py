@@ -42,6 +42,8 @@ class GridPlan(Plan):
         self.is_flat = self.shares_rows and lit(kernel, "flat") is True
         """Whether threads share out the positions of all row dims as one."""
 
+        self.is_dealt = lit(kernel, "dealt") is True
+        """Whether partitions take points in turn: at any time all of them are at neighbouring ones."""
         self.sharers = _number(kernel, "sharers", 1)
         """Threads, of different warps, that share the rows of a point: neighbouring points are walked by one warp."""
         self.owners = _number(kernel, "owners", 1)
@@ -110,6 +112,7 @@ class GridPlan(Plan):
             whole = isinstance(size, int) and size % self.span == 0
             filled = isinstance(n, int) and isinstance(count, int) and n >= count and self.chunk is None
             require(self.is_unrolled and whole and filled, "rows that are not written out whole cannot be read ahead")
+        require(not self.is_dealt or (self.shares_rows and self.chunk is None), "only groups with several points deal")
         if self.owners > 1:
             sinks = [op for op in kernel.block.ops if isinstance(op, (k.SinkOp, k.ReduceOp, k.CumulativeOp))]
             fits = all(isinstance(op, k.StoreOp) and op.index_values for op in sinks) and not self.shares_rows

@@ -50,8 +50,9 @@ class FusedOp(LaunchOp, Space):
     elements, none where row-major. Put there by schedule: partitions, vector (a dim), width (lanes), unroll; for a GPU
     also threads (of a block), group (threads that share a partition), chunk (points of a partition),
     flat (threads share out all row dims as one), owners (threads of a point, each of which writes its own places),
-    ahead (the next point's row is read before this one's is used), sharers (warps of a block, each walks a part
-    of the rows of the same 32 points).
+    ahead (the next point's row is read before this one's is used), dealt (partition p has the points p,
+    p + partitions, ... in place of neighbouring ones), sharers (warps of a block, each walks a part of the rows of the
+    same 32 points).
     """
 
     name = "kernel.fused"
@@ -73,6 +74,7 @@ class FusedOp(LaunchOp, Space):
     flat = opt_prop_def(Literal)
     owners = opt_prop_def(Literal)
     ahead = opt_prop_def(Literal)
+    dealt = opt_prop_def(Literal)
     sharers = opt_prop_def(Literal)
     places = opt_prop_def(Literal)
     traits = traits_def(NoTerminator())

@@ -255,6 +255,8 @@ def _walk_together(op: kernel.FusedOp, spread: int, sums: list[kernel.Accumulate
         in_shared = keep_rows(op, spread, steps=steps, width=width, threads=threads, whole_block=threads == group)
     if sums:
         _write(op, width=width, unroll=STEPS // 2, threads=threads, group=group)
+        if _walks_many(op):
+            op.properties["dealt"] = Literal.of(True)
         return
     if in_shared and group == MOST_THREADS and _is_heavy(op):
         threads = group = MOST_THREADS // 2  # two blocks leave a thread twice as many registers
