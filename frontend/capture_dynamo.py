@@ -23,12 +23,24 @@ from isthmus.frontend.locations import from_stack_trace, is_library
 from isthmus.frontend.modes import leaving
 from isthmus.frontend.refused import is_refusal
 from isthmus.frontend.torch_private import dynamo_accepts, skip_frames_of
+from isthmus.frontend.torch_repairs import repair
 
 SETTINGS: Mapping[str, bool] = {
-    name: True for name in ("trace_autograd_ops", "allow_rnn") if hasattr(dynamo_config, name)
+    name: on
+    for name, on in (("trace_autograd_ops", True), ("allow_rnn", True), ("record_runtime_overhead", False))
+    if hasattr(dynamo_config, name)
 }
-"""On while Dynamo traces for us: gradients and recurrent networks stay in the graph (older torch lacks the first)."""
+"""How Dynamo traces for us: gradients and recurrent networks stay in the graph (older torch lacks the first), and no
+call writes down how long its guards took."""
 
+DYNAMIC: Mapping[bool | None, Mapping[str, bool]] = {
+    None: {},
+    True: {"assume_static_by_default": False},
+    False: {"automatic_dynamic_shapes": False, "assume_static_by_default": True},
+}
+"""What `dynamic` means, as settings while Dynamo traces: Dynamo itself would set them around every call."""
+
+repair()
 skip_frames_of(*(f"isthmus.{part}" for part in ("codegen", "dialects", "driver", "passes", "runtime")))
 
 
@@ -173,13 +185,12 @@ def compile_with_dynamo(
     log = log or CaptureLog()
     backend = DynamoBackend(compile_captured, fullgraph=fullgraph, log=log)
     extra: dict[str, Any] = {}
-    settings: dict[str, Any] = dict(SETTINGS)
+    settings: dict[str, Any] = {**SETTINGS, **DYNAMIC[dynamic]}
     if recompile_limit is not None:  # older torch has one limit for the whole process
         (extra if dynamo_accepts("recompile_limit") else settings)["recompile_limit"] = recompile_limit
     optimize = torch._dynamo.optimize(
         backend,  # pyright: ignore[reportArgumentType]
         nopython=fullgraph,
-        dynamic=dynamic,
         disable=disable,
         guard_export_fn=lambda guards: _note_guards(log, guards),
         guard_fail_fn=lambda failure: log.recompiles.append(str(failure.reason)),

@@ -28,6 +28,9 @@ from isthmus.frontend.records import opened
 from isthmus.frontend.snapshot import AttributeReads, unchanged
 from isthmus.frontend.symbolic import SizeReader
 from isthmus.frontend.torch_private import python_dispatcher
+from isthmus.frontend.torch_repairs import repair
+
+repair()
 
 Leaf = object
 """One leaf of the flattened arguments."""
