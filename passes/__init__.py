@@ -30,6 +30,7 @@ PASSES: dict[str, str] = {
     "select-library": "isthmus.passes.fusion.select_library:SelectLibraryPass",
     "fuse": "isthmus.passes.fusion.fuse:FusePass",
     "chunk-rows": "isthmus.passes.memory.chunk_rows:ChunkRowsPass",
+    "early-checks": "isthmus.passes.memory.early_checks:EarlyChecksPass",
     "schedule": "isthmus.passes.memory.schedule:SchedulePass",
     "schedule-gpu": "isthmus.passes.memory.schedule_gpu:ScheduleGpuPass",
     "plan-memory": "isthmus.passes.memory.plan_memory:PlanMemoryPass",

@@ -52,8 +52,13 @@ def cpu_kernels(contractions: str = "auto") -> tuple[str, ...]:
 def gpu_kernels(contractions: str = "auto") -> tuple[str, ...]:
     """Give the passes from primitives to planned kernels for a GPU: its own schedule and libraries."""
     fuse = f"fuse{{target=gpu contractions={contractions}}}"
-    own = {"select-library": "select-library{device=cuda}", FUSE: fuse, "schedule": "schedule-gpu"}
-    return tuple(own.get(text, text) for text in KERNELS if text != GROUP_DOTS)
+    own = {
+        "select-library": ("select-library{device=cuda}",),
+        GROUP_DOTS: (),
+        FUSE: (fuse,),
+        "schedule": ("early-checks", "schedule-gpu"),
+    }
+    return tuple(found for text in KERNELS for found in own.get(text, (text,)))
 
 
 CPU = CAPTURED_TO_PRIM + JOINT + KERNELS

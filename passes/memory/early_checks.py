@@ -1,0 +1,119 @@
+"""Index checks of arguments first: nobody then waits for long kernels to learn that an index was out of range.
+
+Before:
+    %lse = kernel.fused %z {sizes = [8192, 50304], ...} ...         // long
+    %loss = kernel.fused %t, %z, %lse {sizes = [8192], ...} ({
+      %i = kernel.load {operand = 0, map = [d0]} : i64
+      %c = kernel.check %i {bound = 50304, dim = 1} : i64
+      ...
+After, in front of all else:
+    %first = kernel.fused %t {sizes = [8192], classes = ["parallel"]} ({
+      %i = kernel.load {operand = 0, map = [d0]} : i64
+      %c = kernel.check %i {bound = 50304, dim = 1} : i64
+      kernel.store %c {result = 0, map = [d0]}
+    }) : tensor<8192xi64>
+The check of the second kernel stays; it fails only where this one has failed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+
+from isthmus import ir
+from isthmus.dialects import kernel
+from isthmus.dialects.kernel.checked import Checked, checked
+from isthmus.ir import Literal
+
+LONG = 1 << 25
+"""Bytes that kernels move in the time that one more launch takes, with some to spare."""
+
+
+@dataclass(frozen=True)
+class EarlyChecksPass(ModulePass):
+    """Needs: kernels in execution order. Leaves: what can be wrong about arguments is looked at before long kernels."""
+
+    name = "early-checks"
+
+    least: int = LONG
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Add kernels to every function of the module."""
+        for func in ir.functions(op).values():
+            check_first(func, self.least)
+
+
+def check_first(func: FuncOp, least: int) -> None:
+    """Check what is read of arguments and would be checked after kernels that move at least so many bytes."""
+    block, moved, known = func.body.block, 0, set[Checked]()
+    first = block.first_op
+    assert first is not None
+    for op in list(block.ops):
+        if not isinstance(op, kernel.LaunchOp):
+            continue
+        moved += sum(size for v in (*ir.operands_of(op), *op.results) if isinstance(size := ir.nbytes(v), int))
+        if not isinstance(op, kernel.LoopNest):
+            continue
+        for check in kernel.checks(op):
+            found = checked(op, check)
+            if found is None or found[0] in known:
+                continue
+            source = found[0][0]
+            everywhere = found[1] and _has_points(op)
+            if (
+                everywhere
+                and moved >= least
+                and isinstance(source, BlockArgument)
+                and isinstance(check.bound.data, int)
+            ):
+                block.insert_op_before(_alone(op, check), first)
+            if everywhere:
+                known.add(found[0])
+
+
+def _has_points(op: kernel.LoopNest) -> bool:
+    return all(isinstance(size, int) and size > 0 for size in op.sizes_)
+
+
+def _alone(op: kernel.LoopNest, check: kernel.CheckOp) -> Operation:
+    """A kernel that does the check for each element of the tensor that its index is read from."""
+    wanted = _leading_to(check)
+    (load,) = (inner for inner in wanted if isinstance(inner, kernel.LoadOp))
+    source = op.inputs[cast(int, load.operand.data)]
+    shape = ir.shape_of(source)
+    here = kernel.Map.identity(len(shape))
+    block = Block()
+    values: dict[SSAValue, SSAValue] = {}
+    for inner in wanted:
+        operands = [values[v] for v in ir.operands_of(inner)]
+        properties = dict(inner.properties)
+        if inner is load:
+            properties |= {"operand": Literal.of(0), "map": here}
+        made = ir.create_op(type(inner), operands, [r.type for r in inner.results], properties, location=inner.location)
+        block.add_op(made)
+        values.update(zip(inner.results, made.results, strict=True))
+    store = {"result": Literal.of(0), "map": here}
+    block.add_op(ir.create_op(kernel.StoreOp, [values[check.y]], [], store))
+    properties = {"sizes": Literal.of(shape), "classes": Literal.of(("parallel",) * len(shape))}
+    result = ir.tensor(shape, "i64")
+    return ir.create_op(kernel.FusedOp, [source], [result], properties, regions=[Region([block])], location=op.location)
+
+
+def _leading_to(check: kernel.CheckOp) -> list[Operation]:
+    """The ops that compute what is checked, in order, and the check."""
+    found: dict[Operation, None] = {}
+    stack: list[Operation] = [check]
+    while stack:
+        op = stack.pop()
+        if op not in found:
+            found[op] = None
+            stack += [cast(Operation, v.owner) for v in ir.operands_of(op)]
+    parent = check.parent
+    assert parent is not None
+    return [op for op in parent.ops if op in found]
