@@ -44,7 +44,8 @@ def emit_custom(
     if mutates:
         properties["mutates"] = tuple(mutates)
     silent = set(non_differentiable)
-    fresh = [recorder.like(r, requires_grad=i not in silent) for i, r in enumerate(results)]
+    reached = [t for t, g in zip(args, grads, strict=False) if isinstance(t, Tensor) and isinstance(g, Tensor)]
+    fresh = [recorder.like(r, requires_grad=i not in silent, derived_from=reached) for i, r in enumerate(results)]
     op = ir.create_op(
         autodiff.CustomOp,
         [recorder.value_of(t) for t in (*operands, *forward.captured)],

@@ -19,6 +19,7 @@ from isthmus import ir
 from isthmus.diagnostics import UnsupportedError
 from isthmus.dialects import aten
 from isthmus.frontend.encode import DTYPES
+from isthmus.frontend.operators import facts_of, written_arguments
 from isthmus.frontend.recorder import BelowAutograd, Recorder
 from isthmus.frontend.symbolic import SizeReader, SizeWriter
 from isthmus.frontend.torch_private import python_dispatcher, schema_of, storage_of
@@ -77,12 +78,13 @@ def trace_derivative(
         for tensor in inputs:
             recorder.add_input(tensor)
         with torch.enable_grad():
-            results = [r for r in call.run_recorded(inputs) if isinstance(r, Tensor)]
-        for result in results:
+            own, updated = call.results_on_values(inputs)
+        results = own + updated
+        for k, result in enumerate(results):
             computed = recorder.scope.values.pop(result, None)
             argument = recorder.add_input(result)
-            if computed is not None:  # what backward saved of it is the argument, not computed again
-                computed.replace_all_uses_with(argument)
+            if computed is not None and k < len(own):  # what backward saved of it is the argument, not computed again
+                computed.replace_all_uses_with(argument)  # but what backward saved of a copy may be from before a write
         cotangents = [recorder.like(r, requires_grad=False) for r in results if r.is_floating_point() or r.is_complex()]
         for cotangent in cotangents:
             recorder.add_input(cotangent)
@@ -160,6 +162,22 @@ class CallOnFakes:
         """Run the call and write down the kernels that it is made of."""
         with BelowAutograd(self.recorder):
             return self.run(operands)
+
+    def results_on_values(self, operands: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Run and write down the call on values: what it writes are copies. Gives its own results, and the copies."""
+        written = self.written()
+        with BelowAutograd(self.recorder):
+            copies = [t.clone() if i in written else t for i, t in enumerate(operands)]
+            given = self.run(copies)
+        updated = [copies[i] for i in written]
+        own = [r for r in given if isinstance(r, Tensor) and not any(r is u for u in updated)]
+        return own, updated
+
+    def written(self) -> list[int]:
+        """Give the operands that the call writes, in the order of its arguments."""
+        places = written_arguments(facts_of(self.overload), self.args)
+        entries = [v if isinstance(v := self.args[k], tuple) else (v,) for k in places]
+        return [v.index for vs in entries for v in vs if isinstance(v, Operand)]
 
     def fake(self, type_: Attribute, device: str) -> Tensor:
         facts = type_.data if isinstance(type_, aten.RefType) else None

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch.autograd.function import Function, FunctionCtx
 from torch.autograd.profiler import record_function
+from torch.nn.modules._functions import BackwardHookFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -49,6 +50,10 @@ class PythonCalls(TorchFunctionMode):
         if func in _DATA and isinstance(args[0], Tensor):
             with self:
                 return _data(self.recorder, func, args[0])
+        if func in _HOOKS:
+            self.recorder.locate()
+            with self.recorder.errors_at(_HOOKS[func]):
+                raise UnsupportedError("what waits for a gradient has no compiled form", cure=_CATCH)
         if func in _GRAD_ATTRIBUTE:
             self.backward.refuse_grad()
             return func(*args, **kwargs)
@@ -125,6 +130,17 @@ _BACKWARD = {Tensor.backward, torch.autograd.backward}
 
 _GRAD = cast(Any, Tensor.grad)
 _GRAD_ATTRIBUTE = {_GRAD.__get__, _GRAD.__set__, _GRAD.__delete__}
+
+_HOOKS: dict[object, str] = {
+    Tensor.register_hook: "register_hook",
+    Tensor.register_post_accumulate_grad_hook: "register_post_accumulate_grad_hook",
+    Tensor.retain_grad: "retain_grad",
+}
+
+_CATCH = (
+    "write a torch.autograd.Function whose backward changes the gradient, ask for it by torch.autograd.grad, "
+    "or compile with capture='dynamo'"
+)
 
 _KEEP_OUT = "keep this line outside of the compiled function, or compile with capture='dynamo', which breaks the graph"
 
@@ -219,6 +235,9 @@ def _custom_function(
     recorder: Recorder, cls: type[Function], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
     recorder.locate()
+    if cls is BackwardHookFunction:
+        with recorder.errors_at("register_full_backward_hook"):
+            raise UnsupportedError("backward hooks of a module have no compiled form", cure=_CATCH)
     if kwargs:
         raise UnsupportedError("keyword arguments of an autograd.Function have no compiled form", op=cls.__name__)
     tensors = [a for a in args if isinstance(a, Tensor)]
