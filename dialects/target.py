@@ -38,3 +38,15 @@ class Target:
     def key(self) -> str:
         """What two machines must share to run each other's code, as text for cache keys."""
         return "|".join((self.triple, self.cpu, self.features, str(self.vector_bits)))
+
+
+PROCESSORS = 128
+"""Multiprocessors that a large GPU has at least."""
+
+
+def side_by_side(partitions: object) -> int:
+    """Give how many blocks a multiprocessor should have room for, of a kernel of so many that walk many rows each.
+
+    Two, so that one computes while the other one reads; more where all then run at once.
+    """
+    return min(4, max(2, partitions // PROCESSORS)) if isinstance(partitions, int) else 2

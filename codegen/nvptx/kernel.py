@@ -28,12 +28,13 @@ class Grid(Rows):
         count, fails = len(kernel.inputs) + len(kernel.results), k.can_fail(kernel)
         pointers = [(f"b{n}", PTR) for n in range(count + fails)]
         numbers = [(f"s{n}", I64) for n in range(len(kernel.symbols_))]
+        blocks = self.plan.side_by_side
         self.f = Function(
             module,
             name,
             pointers + numbers,
             linkage="ptx_kernel",
-            attributes=f'"nvvm.maxntid"="{self.plan.threads}"' + (' "nvvm.minctasm"="2"' if self.plan.in_pairs else ""),
+            attributes=f'"nvvm.maxntid"="{self.plan.threads}"' + (f' "nvvm.minctasm"="{blocks}"' if blocks else ""),
             of_arguments=self._of_pointers(len(pointers)) + [""] * len(numbers),
         )
         self.threads = Threads(self.f, name, self.plan.threads, self.plan.group)

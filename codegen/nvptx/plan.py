@@ -17,7 +17,7 @@ from isthmus.codegen.cpu.plan import Access, Plan
 from isthmus.codegen.cpu.sizes import product
 from isthmus.dialects import kernel as k
 from isthmus.dialects.kernel.base import lit, require
-from isthmus.dialects.target import Target
+from isthmus.dialects.target import Target, side_by_side
 from isthmus.ir import Literal
 from isthmus.sizes import Dim, Size
 
@@ -202,9 +202,11 @@ class GridPlan(Plan):
         return tuple(op for op in loads if self.place_of_row(op.y) == "shared" and self._lies_as_a_row(op))
 
     @property
-    def in_pairs(self) -> bool:
-        """Whether registers must do for two blocks a multiprocessor: one computes while the other one reads."""
-        return bool(self.read_ahead or self.copied)
+    def side_by_side(self) -> int:
+        """Blocks of a multiprocessor that registers must do for; 0: as many as there are."""
+        if self.read_ahead:
+            return side_by_side(self.kernel.partitions_)
+        return 2 if self.copied else 0
 
     def _lies_as_a_row(self, op: k.LoadOp) -> bool:
         access, dims = self.accesses[op], op.map.dims()

@@ -99,17 +99,32 @@ class Threads:
                 self._put(part, self.f.address(buffer, self._in_half(warp), _stored(part.type)))
         self.barrier()
         self._exchanges.append(len(values))
-        other = self._in_half(self.index & (warps - 1))
+        half = 1 << (warps.bit_length() - 1)  # the largest power of two; the warps beyond it are added first
+        mine = self.index & (half - 1)
         results: list[list[Operand]] = []
         for (merge, _), operands, buffers in zip(values, found, places, strict=True):
-            read: list[Operand] = []
-            rest = list(buffers)
-            for x in operands:
-                parts = parts_of(x)
-                mine, rest = rest[: len(parts)], rest[len(parts) :]
-                read.append(from_parts([self._get(b, other, p.type) for b, p in zip(mine, parts, strict=True)]))
-            results.append(self._within_warp(merge, read, warps))
+            read = self._got(buffers, operands, self._in_half(mine))
+            if half < warps:
+                there = self.f.compare("slt", mine, warps - half)
+                other = self.f.select(there, mine + half, mine)
+                both = merge(read, self._got(buffers, operands, self._in_half(other)))
+                read = [self._chosen(there, two, one) for two, one in zip(both, read, strict=True)]
+            results.append(self._within_warp(merge, read, half))
         return results
+
+    def _got(self, buffers: Sequence[Value], operands: Sequence[Operand], place: Value) -> list[Operand]:
+        """What lies at a place of an exchange."""
+        read: list[Operand] = []
+        rest = list(buffers)
+        for x in operands:
+            parts = parts_of(x)
+            here, rest = rest[: len(parts)], rest[len(parts) :]
+            read.append(from_parts([self._get(b, place, p.type) for b, p in zip(here, parts, strict=True)]))
+        return read
+
+    def _chosen(self, condition: Value, yes: Operand, no: Operand) -> Operand:
+        pairs = zip(parts_of(yes), parts_of(no), strict=True)
+        return from_parts([self.f.select(condition, a, b) for a, b in pairs])
 
     def combine_warps(self, values: Sequence[tuple[Merge, list[Operand]]]) -> list[list[Operand]]:
         """Combine what threads of equal lanes have, warp by warp in order: every thread gets the result."""

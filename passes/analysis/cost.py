@@ -54,12 +54,14 @@ class Splitting:
     most: int
     rows: int
     """Rows of one partial result, at least."""
+    narrow: int = 0
+    """Rows of up to so many elements have twice as many partial results: more of them are read at a time."""
 
     @staticmethod
     def on(target: str) -> Splitting:
         """Give the limits of a kind of machine: `cpu` or `gpu`, whose blocks are many and start in a microsecond."""
         if target == "gpu":
-            return Splitting(SPLIT_BYTES, 1 << 15, 1, 64, 4 << 10, 256, 8)
+            return Splitting(SPLIT_BYTES, 1 << 15, 1, 64, 4 << 10, 256, 8, narrow=2560)
         return Splitting(
             SPLIT_BYTES, LONGEST_SERIAL, 8, 8, PARTITION_BYTES, MOST_PARTIAL_RESULTS, ROWS_PER_PARTIAL_RESULT
         )
@@ -122,7 +124,8 @@ def partial_results(shape: Shape, reduced: tuple[int, ...], itemsize: int, targe
     kept = product(tuple(s for d, s in enumerate(shape) if d not in reduced))
     if isinstance(rows, int) and isinstance(kept, int):
         work = rows * kept * itemsize
-        count = max(1, min(rows // limits.rows, work // limits.partition_bytes, limits.most))
+        most = limits.most * (2 if kept <= limits.narrow else 1)
+        count = max(1, min(rows // limits.rows, work // limits.partition_bytes, most))
         return 1 << (count.bit_length() - 1)  # so that sums of one kernel often agree
     if isinstance(rows, int):
         return max(1, min(limits.most, rows // limits.rows))

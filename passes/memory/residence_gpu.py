@@ -9,6 +9,7 @@ from xdsl.ir import Operation, SSAValue
 
 from isthmus import ir
 from isthmus.dialects import kernel
+from isthmus.dialects.target import side_by_side
 from isthmus.ir import Literal
 from isthmus.passes.memory.schedule import KEEP_COST, price
 
@@ -67,7 +68,8 @@ def _is_copied(op: kernel.FusedOp, spread: int, value: SSAValue, width: int) -> 
 
 
 def read_ahead(op: kernel.FusedOp, spread: int, *, steps: int, width: int, threads: int) -> bool:
-    """Have the next point's row in registers, and what is kept of this one, where two blocks a multiprocessor fit.
+    """Have the next point's row in registers, and what is kept of this one, where a multiprocessor has room
+    for its blocks.
 
     What all points share is copied to shared memory once.
     """
@@ -79,7 +81,7 @@ def read_ahead(op: kernel.FusedOp, spread: int, *, steps: int, width: int, threa
     sums = [o for o in op.block.ops if isinstance(o, kernel.AccumulateOp) and spread in _dims(o)]
     words = sum(2 * ir.itemsize(ir.dtype_of(v)) / 4 for v in ahead) + sum(_words(v) for v in kept)
     words += sum(_words(s.x) for s in sums)
-    if not ahead or words * steps * width > REGISTERS // (2 * threads) - SCRATCH:
+    if not ahead or words * steps * width > REGISTERS // (side_by_side(op.partitions_) * threads) - SCRATCH:
         return False
     _mark([*(cast(Operation, v.owner) for v in kept), *sums], "register")
     held = 0

@@ -240,6 +240,7 @@ def _walk_together(op: kernel.FusedOp, spread: int, sums: list[kernel.Accumulate
         whole_warp = vectors * outer <= WARP * WARP_STEPS and not sums
         steps, most = (1, MOST_THREADS // 2) if sums else (STEPS, MOST_THREADS)
         group = WARP if whole_warp else min(most, max(WARP, _power_of_two(-(-vectors // steps))))
+        group = _whole_group(vectors, group) if sums else group
     if sums:
         group = max(WARP, group)
     threads = group if group > WARP or sums else 4 * WARP
@@ -262,6 +263,15 @@ def _walk_together(op: kernel.FusedOp, spread: int, sums: list[kernel.Accumulate
         threads = group = MOST_THREADS // 2  # two blocks leave a thread twice as many registers
     unroll = 1 if in_shared else 4 if width == 1 else 2  # reads in flight; of few registers, where rows are long
     _write(op, partitions=kernel.points(op), width=width, unroll=unroll, threads=threads, group=group, chunk=1)
+
+
+def _whole_group(vectors: int, most: int) -> int:
+    """Threads that share out a row without a rest, at least half as many as would with one; else these."""
+    for steps in range(1, MOST_THREADS // WARP + 1):
+        group = vectors // steps
+        if group <= most and 2 * group > most and vectors % (steps * WARP) == 0:
+            return group
+    return most
 
 
 def _is_heavy(op: kernel.FusedOp) -> bool:

@@ -238,7 +238,9 @@ def backward_rows(dtype, dims, partitions):
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-@pytest.mark.parametrize("dims,threads", [([23, 512], 0), ([5, 5, 512], 64), ([8, 256], 0)])
+@pytest.mark.parametrize(
+    "dims,threads", [([23, 512], 0), ([5, 5, 512], 64), ([8, 256], 0), ([9, 768], 0), ([8, 2304], 0)]
+)
 def test_the_next_row_is_read_ahead(dtype, dims, threads):
     given = [torch.randn(s).to(TORCH[dtype]) for s in (dims, dims, dims[-1:], dims[:-1])]
     other = dict(threads=threads, group=threads) if threads else {}
@@ -250,6 +252,20 @@ def test_the_next_row_is_read_ahead(dtype, dims, threads):
     tolerance = 1e-4 if dtype == "f32" else 2e-2
     for result, wanted in zip(c(*given), c.interpreted(*given), strict=True):
         torch.testing.assert_close(result, wanted, rtol=tolerance, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize("threads", [96, 160, 224, 288, 480, 736])
+def test_any_number_of_warps_combines_what_it_has(threads):
+    shapes = [5, 4 * threads], [5, 4 * threads], [4 * threads], [5]
+    text = backward_rows("f32", shapes[0], 2)
+    c = compare(text, *(torch.randn(shape) for shape in shapes), threads=threads, group=threads, width=4)
+    assert c.kernel.properties["group"].data == threads
+
+
+def test_rows_are_shared_out_without_a_rest():
+    c = on_grid(backward_rows("bf16", [23, 2304], 4))
+    schedule(c.kernel)
+    assert (c.kernel.properties["group"].data, c.kernel.ahead is not None) == (288, True)
 
 
 def test_rows_that_are_not_whole_are_not_read_ahead():
