@@ -12,6 +12,7 @@ import threading
 import torch
 from torch import Tensor
 
+from isthmus.runtime.huge_pages import advise_huge_pages
 from isthmus.runtime.torch_private import no_dispatch_modes, storage_uses
 
 ALIGNMENT = 64
@@ -42,7 +43,10 @@ class ArenaPool:
         del arena
         # An inference tensor could not be saved on a tape; a mode might give memory that is not there.
         with torch.inference_mode(False), no_dispatch_modes():
-            return torch.empty(size, dtype=torch.uint8, device=self._device)
+            arena = torch.empty(size, dtype=torch.uint8, device=self._device)
+        if self._device.type == "cpu":
+            advise_huge_pages(arena.data_ptr(), size)
+        return arena
 
     def give(self, arena: Tensor) -> None:
         """Give an arena back; dropped where enough are kept, or a larger one is wanted since."""

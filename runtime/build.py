@@ -46,13 +46,15 @@ def build(
     *,
     threads: int = 1,
     use_cache: bool = True,
+    reuse_results: bool = True,
     note: Note = _silent,
 ) -> NativeProgram:
     """Load a program and its kernels; text is made only for kernels that no cache has.
 
     A kernel's name must tell its code: equal names are equal code for one target and version of this package.
     Without `use_cache` everything is compiled and nothing kept. Raises IRError where LLVM refuses a text, LookupError
-    where this torch lacks a function. `note` is told the name of each stage as it ends: emit, compile, link.
+    where this torch lacks a function. `reuse_results`: large results get memory that earlier ones have left.
+    `note` is told the name of each stage as it ends: emit, compile, link.
     """
     if use_cache:
         loaded = load_kernels(kernels, target, threads=threads, note=note)
@@ -66,7 +68,8 @@ def build(
     note("compile")
     addresses = {name: loaded[name][name] for name in program.kernels}
     needs = tuple(set(loaded.values()))
-    made = NativeProgram(program, cpu.load([object_], {**external_symbols(), **addresses}, needs=needs))
+    code = cpu.load([object_], {**external_symbols(), **addresses}, needs=needs)
+    made = NativeProgram(program, code, reuse_results=reuse_results)
     note("link")
     return made
 
@@ -80,7 +83,7 @@ def store(key: str, program: Program, text: str, target: Target, more: object = 
     cache.current().put(cache.digest("stored", key, *versions(target)), cache.pack(sections))
 
 
-def stored(key: str, target: Target) -> tuple[NativeProgram, object] | None:
+def stored(key: str, target: Target, *, reuse_results: bool = True) -> tuple[NativeProgram, object] | None:
     """Load what `store` kept, and `more`; None where it, or one of its kernels, is not there."""
     entry = cache.current().get(cache.digest("stored", key, *versions(target)))
     if entry is None:
@@ -94,7 +97,7 @@ def stored(key: str, target: Target) -> tuple[NativeProgram, object] | None:
             raise KeyError("a kernel is no longer kept")
 
         kernels = dict.fromkeys(program.kernels, missing)
-        return build(program, sections["text"].decode(), kernels, target), more
+        return build(program, sections["text"].decode(), kernels, target, reuse_results=reuse_results), more
     except (KeyError, AssertionError, pickle.UnpicklingError, AttributeError, EOFError, struct.error):
         return None
 

@@ -22,7 +22,10 @@ from isthmus.runtime.convention import Executable, Value
 from isthmus.runtime.cpu import Loaded
 from isthmus.runtime.forks import work_alone_in_children
 from isthmus.runtime.interpret_table import DTYPES
+from isthmus.runtime.layout import native_facts
+from isthmus.runtime.result_memory import LEAST, ResultMemory, works
 from isthmus.runtime.support import external_symbols as external_symbols
+from isthmus.runtime.support import support
 from isthmus.runtime.torch_private import no_dispatch_modes
 from isthmus.sizes import evaluate
 
@@ -60,12 +63,12 @@ class _MethodDef(ctypes.Structure):
     )
 
 
-def builtin(address: int, loaded: Loaded) -> Callable[..., object]:
-    """Make a Python function of machine code that takes its arguments as an array of objects."""
+def builtin(address: int, *needs: object) -> Callable[..., object]:
+    """Make a Python function, of machine code that takes its arguments as an array of objects, which owns `needs`."""
     method = _MethodDef(b"call", address, _FASTCALL, None)
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    owned = (method, loaded)  # as the builtin's `self` they live as long as it does
+    owned = (method, *needs)  # as the builtin's `self` they live as long as it does
     return cast("Callable[..., object]", make(ctypes.addressof(method), owned, None))
 
 
@@ -74,7 +77,7 @@ class NativeProgram:
 
     fresh = True
 
-    def __init__(self, program: Program, loaded: Loaded) -> None:
+    def __init__(self, program: Program, loaded: Loaded, *, reuse_results: bool = True) -> None:
         self.program = program
         self.native = all(library.is_native(c) for c in program.library_calls)
         self._loaded = loaded
@@ -85,13 +88,24 @@ class NativeProgram:
         self._arenas = ArenaPool()
         self._static_temporary = program.temporary_bytes if isinstance(program.temporary_bytes, int) else 0
         self._saves_nothing = len(program.results) == program.kept and program.saved_bytes == 0
+        self.result_memory = self._make_result_memory() if reuse_results and "call" in loaded else None
         self._fast = self._make_builtin() if "call" in loaded else None
         work_alone_in_children()
 
     def _make_builtin(self) -> Callable[..., object]:
         number = ctypes.c_int64.from_address(self._loaded["isthmus_program_number"])
         number.value = self._registered.number
-        return builtin(self._loaded["call"], self._loaded)
+        return builtin(self._loaded["call"], self._loaded, self.result_memory)
+
+    def _make_result_memory(self) -> ResultMemory | None:
+        """Memory that large results leave to the next ones; None where no result can be large, or torch is unknown."""
+        made = [b.bytes for b in self.program.results if b.place.kind == "output"]
+        code, layout = support(), native_facts().layout
+        if not any(not isinstance(n, int) or n >= LEAST for n in made) or layout is None or not works(code, layout):
+            return None
+        memory = ResultMemory(code, len(made))
+        ctypes.c_uint64.from_address(self._loaded["isthmus_result_memory"]).value = memory.address
+        return memory
 
     def direct(self) -> Callable[..., list[Tensor]] | None:
         """Give a function of the arguments one by one that does the usual call in one Python frame, or None.

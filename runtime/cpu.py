@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import itertools
 import os
@@ -228,6 +229,11 @@ class Loaded:
 
     def __contains__(self, name: str) -> bool:
         return name in self._addresses
+
+    def stay(self) -> None:
+        """Keep the code for as long as the process runs, past the end of Python."""
+        for owner in (self, _jit()):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
 
     @property
     def names(self) -> tuple[str, ...]:

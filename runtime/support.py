@@ -15,6 +15,8 @@ from isthmus.dialects.native_facts import TensorLayout
 from isthmus.runtime import cache, cpu, library
 from isthmus.runtime.cpu import Loaded
 from isthmus.runtime.layout import native_facts
+from isthmus.runtime.result_memory import text_fields
+from isthmus.runtime.result_memory_text import REUSE
 from isthmus.runtime.support_text import CALL, HERE_ON_DEVICE, HERE_ON_HOST
 
 CPU = torch.device("cpu")
@@ -101,9 +103,11 @@ def support_text(layout: TensorLayout | None, device: torch.device = CPU) -> str
     numbers = {name: str(getattr(layout, name)) for name in ("tensor", "storage", "data", "offset", "dtype", "keys")}
     here = HERE_ON_HOST if on_host else Template(HERE_ON_DEVICE).substitute(where)
     declared = "" if on_host else "declare i32 @aoti_torch_get_device_index(ptr, ptr)\n"
+    reuse = REUSE.substitute(text_fields(layout)) if on_host else ""
     return (
         SETTLE.substitute(where)
         + declared
+        + reuse
         + CALL.substitute(
             numbers,
             **where,

@@ -25,6 +25,8 @@ from isthmus.dialects.program import Buffer, KernelCall, LibraryCall, Loop, Prog
 from isthmus.sizes import Dim, Size
 
 PROGRAM_NUMBER = "isthmus_program_number"
+RESULT_MEMORY = "isthmus_result_memory"
+"""The address of the pool that large results get their memory from; 0: there is none."""
 
 _SMALL = 1 << 18
 """Bytes that a program may touch while it holds the GIL (about 50 us)."""
@@ -47,6 +49,8 @@ class Call:
 
     leading = 2
     """Arguments before those of the program: the arenas."""
+    reuses = True
+    """Whether large results get memory that earlier ones have left."""
     constants: tuple[str, ...] = ()
     """Words that the runtime fills in once, beside the program's number."""
 
@@ -58,7 +62,8 @@ class Call:
         self._reads_arena = any(a.saved is not None for a in program.arguments)
         self._passed = {k: n for n, k in enumerate(k for k, a in enumerate(program.arguments) if a.saved is None)}
         self._tables = 0
-        for name in (PROGRAM_NUMBER, *self.constants):
+        reused = (RESULT_MEMORY,) if self.reuses else ()
+        for name in (PROGRAM_NUMBER, *reused, *self.constants):
             module.global_text(f"@{name} = global i64 0")
 
     def emit(self) -> None:
@@ -161,9 +166,12 @@ class Call:
             words += [number, SCALAR_TYPES[buffer.dtype], len(buffer.shape), *buffer.shape, *buffer.strides]
         guard = exclude_keys(f, self._facts)
         if made:
-            enough = f.call("isthmus_make", I1, self._table(words), slots, outputs)
+            table = self._table(words)
+            enough = f.call("isthmus_make", I1, table, slots, outputs)
             f.line(f"br {enough!r}, label %made, label %unmade")
             f.start("made")
+            if self.reuses:
+                f.call_void("isthmus_reuse", f.load(Value(f, f"@{RESULT_MEMORY}", PTR), PTR), table, slots, outputs)
         with self._without_gil():
             arguments = (pointers, outputs, temporary, saved, sizes, handles)
             status = f.emit(f"call i32 @run({', '.join(map(repr, arguments))})", I32)

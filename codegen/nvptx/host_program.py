@@ -363,6 +363,7 @@ class _DeviceCall(Call):
     """The builtin: behind the arenas it takes the stream."""
 
     leading = 3
+    reuses = False
     constants = ("isthmus_error_words", "isthmus_seen_words", "isthmus_event")
 
     def _is_long(self) -> bool:

@@ -51,12 +51,14 @@ class Kept:
     device: torch.device
     graphs: bool = False
     """Whether programs of a GPU are replayed as CUDA graphs."""
+    reuse_results: bool = True
+    """Whether large results on a CPU get memory that earlier ones have left."""
 
     def load(self, direction: str) -> tuple[Executable, Outline | None] | None:
         """Give a direction and its outline, where an earlier compilation left it."""
         key = f"{self.key} {direction}"
         if self.device.type == "cpu":
-            found = stored(key, cpu.host_target())
+            found = stored(key, cpu.host_target(), reuse_results=self.reuse_results)
             return None if found is None else (found[0], cast("Outline | None", found[1]))
         from isthmus.driver.kept_on_device import kept_on_device
         from isthmus.runtime.cuda_graph import GraphedProgram
@@ -93,7 +95,7 @@ def kept_of(captured: Captured, options: Options) -> Kept | None:
     chosen = [f"{f.name}={getattr(options, f.name)!r}" for f in fields(options)]
     around = (*_surroundings(), str(captured.device), *_of_device(captured.device))
     key = cache.digest(fingerprint(captured.module), *chosen, *around, compiler_version())
-    return Kept(key, captured.device, options.cuda_graphs)
+    return Kept(key, captured.device, options.cuda_graphs, options.reuse_results)
 
 
 def _of_device(device: torch.device) -> tuple[str, ...]:

@@ -183,7 +183,8 @@ class Lowering:
         """Make machine code of a planned function for the program's device."""
         if self.device.type == "cpu":
             known = forward if isinstance(forward, NativeProgram) else None
-            return make_native(func, self.record, forward=known, use_cache=self.options.cache, keep=keep)
+            use_cache, reuse = self.options.cache, self.options.reuse_results
+            return make_native(func, self.record, forward=known, use_cache=use_cache, reuse_results=reuse, keep=keep)
         from isthmus.driver.on_device import make_on_device
         from isthmus.runtime.cuda_graph import GraphedProgram
         from isthmus.runtime.device_program import DeviceProgram

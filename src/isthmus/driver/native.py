@@ -30,6 +30,7 @@ def make_native(
     *,
     forward: NativeProgram | None = None,
     use_cache: bool = True,
+    reuse_results: bool = True,
     keep: Keep | None = None,
 ) -> NativeProgram:
     """Compile a planned kernel-level function; a backward reads what is saved from the arena of its `forward`."""
@@ -43,7 +44,8 @@ def make_native(
     shared = [item for k in kernels.values() for item in shared_functions(k, target).items()]
     more = {name: partial(function_text, write, target) for name, write in shared}
     note = partial(record.stage, artifact=None, content=None)
-    made = build(program, text, {**texts, **more}, target, use_cache=use_cache, note=note)
+    kernel_texts = {**texts, **more}
+    made = build(program, text, kernel_texts, target, use_cache=use_cache, reuse_results=reuse_results, note=note)
     if keep is not None:
         keep(program, text)
     record.stage("compile", "asm", lambda: assembly_text(kernels.values(), target))

@@ -46,6 +46,7 @@ class Options:
     gradient is then added up piece by piece, rounded after each.
     `fold_into_conv`: in programs without gradients, scales and shifts of channels after a convolution (batch norm by
     running statistics) become part of its weight, at every call; results differ by rounding.
+    `reuse_results`: on a CPU, memory that a large result has left (1 MiB or more) is kept for the next call's.
     `forward_compiler`, `backward_compiler`: what makes the functions callable (`driver.compilers.Compiler`, or a
     built-in one by name; None: what `backend` says). The forward one compiles programs without gradients too, the
     backward one derivatives of every order. `partition`: a function from the joint program (`passes.partition.Joint`)
@@ -68,6 +69,7 @@ class Options:
     cuda_graphs: bool = False
     chunk_rows: bool = True
     fold_into_conv: bool = False
+    reuse_results: bool = True
     forward_compiler: Compiler | str | None = None
     backward_compiler: Compiler | str | None = None
     partition: Choose | None = None
