@@ -70,9 +70,9 @@ def fills_a_diagonal(x: Tensor, y: Tensor) -> Tensor:
 
 def writes_lists(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     torch._foreach_mul_([x], [y])
-    roots = [x.exp(), y.exp()]
+    roots = [x * x, y * y]
     torch._foreach_sqrt_(roots)
-    parts = [x.exp(), y.exp()]
+    parts = [x.sin(), y.sin()]
     torch._foreach_div_(parts, [y.exp(), x.exp()])
     return (*roots, *parts, x + y)
 
