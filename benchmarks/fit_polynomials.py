@@ -242,6 +242,14 @@ def log_gamma_slope(t: mpf) -> mpf:
     return mp.loggamma(x).real / ((x - 1) * (x - 2))
 
 
+def stirling_rest(z: mpf) -> mpf:
+    """x·(ln Γ(x) - (x - 1/2)·ln x + x - ln(2π)/2) at z = 1/x²"""
+    if z < mpf(10) ** -6:
+        return sum(((-1) ** k * z**k / d for k, d in enumerate((12, 360, 1260, 1680))), mpf(0))
+    x = 1 / mp.sqrt(z)
+    return x * (mp.loggamma(x).real - (x - mpf(1) / 2) * mp.log(x) + x - mp.log(2 * mp.pi) / 2)
+
+
 def _fit(name: str, f: Real, w: Real, low: float, high: float, count: int, double: bool) -> Fit:
     return Fit(f"{name} {'f64' if double else 'f32'}", f, w, low, high, tuple(range(count)), double)
 
@@ -295,6 +303,7 @@ def fits() -> list[Fit]:
         _fit("TANH", in_square(mp.tanh, -mpf(1) / 3, mpf(2) / 15), lambda z: z, 0, 0.123, 9, True),
         _fit("DIGAMMA_SLOPE", digamma_slope, lambda t: 1 / digamma_slope(t), -0.5, 0.5, 23, True),
         _fit("LOG_GAMMA", log_gamma_slope, lambda t: 1 / log_gamma_slope(t), -0.5, 0.5, 23, True),
+        _fit("STIRLING", stirling_rest, lambda z: mpf(1), 0, 1 / 9, 7, True),
     ]
     places: tuple[tuple[str, Real, float, float, int], ...] = (
         ("ERFINV", lambda t: t + mpf(25) / 8, -3.125, 3.125, 24),

@@ -1,7 +1,7 @@
 """Mathematical functions in line, on f32 and f64 with any number of lanes.
 
 Every function is a rule of a `Math`, which emits into one function for one target. All are
-polynomials of this package but lgamma of f64 below -2, and sin, cos, tan beyond |x| = 1.6e6, which call the C
+polynomials of this package but sin, cos, tan beyond |x| = 1.6e6, which call the C
 library lane by lane where there is one, and the remainder, which LLVM turns into such calls.
 """
 

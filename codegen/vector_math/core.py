@@ -11,7 +11,8 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from isthmus.codegen.llvm_text import Function, Number, Type, Value
+from isthmus.codegen.llvm_text import PTR, Function, Number, Type, Value
+from isthmus.codegen.llvm_text.types import float_text
 from isthmus.dialects.target import Target
 
 MANTISSA = {"float": 23, "double": 52}
@@ -157,6 +158,21 @@ class Math:
         with self.f.when(self.any(condition)):
             self.f.store(self.f.select(condition, make(), value), slot, 64)
         return self.f.load(slot, value.type, 64)
+
+    def table(self, name: str, entries: Sequence[float], index: Value) -> Value:
+        """Give the doubles with these numbers (i64) of a table, lane by lane."""
+        f, there = self.f, "" if self.has_libm else "addrspace(4) "
+        words = ", ".join(f"double {float_text(e, 'double')}" for e in entries)
+        f.module.constant(f"@{name}", f"internal {there}constant [{len(entries)} x double] [{words}], align 64")
+        base = Value(f, f"addrspacecast (ptr addrspace(4) @{name} to ptr)" if there else f"@{name}", PTR)
+        result = Type.of("double", index.type.lanes)
+        if index.type.lanes == 1:
+            return f.load(f.address(base, index, "double"), result)
+        value = f.poison(result)
+        for lane in range(index.type.lanes):
+            at = f.address(base, f.extract(index, lane), "double")
+            value = f.insert(value, f.load(at, result.with_lanes(1)), lane)
+        return value
 
     # ---- double precision, other functions lane by lane
 

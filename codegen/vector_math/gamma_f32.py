@@ -6,16 +6,26 @@ import math
 
 from isthmus.codegen.llvm_text import Value
 from isthmus.codegen.vector_math.core import INFINITY, NAN, Math
-from isthmus.codegen.vector_math.gamma import (
+from isthmus.codegen.vector_math.gamma_terms import (
     DIGAMMA,
     HALF_LN_2PI,
     LOG_GAMMA,
-    STIRLING,
     by_root,
     mirrored,
     sine_and_cosine,
 )
 from isthmus.codegen.vector_math.logarithm import log
+
+# x·(ln Γ(x) - (x - 1/2)·ln x + x - ln(2π)/2) in powers of 1/x² from x = 3 on, error 2^-42
+STIRLING = (
+    0.08333333333320651,
+    -0.002777777659158229,
+    0.0007936325967782277,
+    -0.0005941751340017177,
+    0.0008111778836850598,
+    -0.0014317176906673947,
+    0.0018152698871182382,
+)
 
 
 def lgamma(m: Math, x: Value) -> Value:
@@ -33,8 +43,13 @@ def lgamma(m: Math, x: Value) -> Value:
     q = f.select(large | small, a, f.select(upper, z, 1.0))
     times = f.select(large, a - 0.5, f.select(small, m.const(-1.0, a), m.const(1.0, a)))
     value = m.mla(log(m, q), times, f.select(large, far, near))
-    # below 0 the terms cancel next to the zeros: in pairs
-    whole = m.replaced(value, f.compare("olt", wide, 0.0), lambda: mirrored(m, a))
+
+    def below() -> Value:
+        left = log(m, math.pi / (a * sine_and_cosine(m, a)[0])) - value
+        # the terms cancel next to the zeros: in pairs
+        return m.replaced(left, f.compare("olt", m.fabs(left), 2.0**-10), lambda: mirrored(m, a))
+
+    whole = m.replaced(value, f.compare("olt", wide, 0.0), below)
     pole = f.compare("oeq", f.intrinsic("trunc", a), a) & f.compare("ole", wide, 0.0)
     return m.narrow(f.select(pole | f.compare("oeq", a, INFINITY), INFINITY, whole))
 

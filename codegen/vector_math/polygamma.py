@@ -10,7 +10,7 @@ import math
 
 from isthmus.codegen.llvm_text import Value
 from isthmus.codegen.vector_math.core import NAN, Math
-from isthmus.codegen.vector_math.gamma import sine_and_cosine
+from isthmus.codegen.vector_math.gamma_terms import sine_and_cosine
 
 BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330)
 """B₂ⱼ"""
@@ -27,14 +27,14 @@ def _polygamma(m: Math, x: Value, n: int) -> Value:
     f = m.f
     mirrored = f.compare("olt", x, 0.0)
     sign = 1.0 if n % 2 else -1.0
-    right = _zeta(m, f.select(mirrored, 1.0 - x, x + 0.0), n + 1) * (math.factorial(n) * sign)
+    right = zeta(m, f.select(mirrored, 1.0 - x, x + 0.0), n + 1) * (math.factorial(n) * sign)
     # ψₙ(x) = (-1)ⁿψₙ(1 - x) - dⁿ/dxⁿ π·cot πx
     left = right * -sign - _slope_of_cotangent(m, x, n)
     result = f.select(mirrored, left, right)
     return f.select(f.compare("oeq", x, -math.inf), NAN, result)
 
 
-def _zeta(m: Math, x: Value, s: int) -> Value:
+def zeta(m: Math, x: Value, s: int) -> Value:
     """Give Σ 1/(x + k)ˢ for x >= 0."""
     f, reach = m.f, 10 + s
     y, head = x, m.const(0.0, x)

@@ -130,9 +130,10 @@ def parse(text: str) -> Parsed:
         shared[found[1]] = (total, size)
         total += -(-size // 16) * 16
     constants = {}
-    for found in re.finditer(r"^@(\w+) = .*?addrspace\(4\) constant \[\d+ x i64\] \[(.*?)\]", text, re.M):
-        words = [int(word.split()[1]) & ((1 << 64) - 1) for word in split(found[2])]
-        constants[found[1]] = np.array(words, np.uint64)
+    for found in re.finditer(r"^@(\w+) = .*?addrspace\(4\) constant \[\d+ x (\w+)\] \[(.*?)\]", text, re.M):
+        of = Kind(found[2])
+        words = [scalar_constant(word.split()[1], of) for word in split(found[3])]
+        constants[found[1]] = np.array(words, of.dtype).view(np.uint64)
     head = re.search(r"^define ptx_kernel void @(\w+)\((.*?)\) [^\n]*\{\n(.*?)^\}", text, re.M | re.S)
     assert head, text
     blocks: dict[str, Block] = {}

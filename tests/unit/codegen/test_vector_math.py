@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from math_reference import apply, exact, ulp_error
 
 from isthmus.codegen import vector_math
+from isthmus.codegen.vector_math.gamma_zeros import DIGAMMA_ZEROS, LOG_GAMMA_ZEROS
 from isthmus.runtime import cpu
 
 N = 150
@@ -130,6 +132,39 @@ def test_tiny_results(name, low, high):
         x = uniform(low, high, 400).astype(dtype)
         error = ulp_error(apply(name, x), exact(name, x))
         assert error.max() <= 1.7, x[np.argmax(error)]
+
+
+def beside(zeros, dtype):
+    """The nearest numbers of each zero, and others at every distance from it."""
+    rng, found = np.random.default_rng(2), list(map(dtype, zeros))
+    for zero in map(dtype, zeros):
+        found += [np.nextafter(zero, dtype(INF)), np.nextafter(zero, dtype(-INF))]
+        found += [dtype(zero + s * 2.0**-k * rng.uniform(0.5, 1)) for k in range(3, 50, 5) for s in (-1, 1)]
+    return np.unique(np.array(found, dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name,zeros", [("lgamma", LOG_GAMMA_ZEROS), ("digamma", DIGAMMA_ZEROS[:200])])
+def test_next_to_zeros_below_0(name, zeros, dtype):
+    """Where large terms cancel, a result next to 0 has all of its digits, as everywhere."""
+    x = beside([high for high, _ in zeros], dtype)
+    x = x[x != np.trunc(x)]
+    with mpmath.workprec(250):
+        truth = exact(name, x)
+    for target in (cpu.host_target(), cpu.baseline_target()):
+        error = ulp_error(apply(name, x, target=target), truth)
+        worst = int(np.argmax(error))
+        assert error[worst] <= 4.0, (x[worst], error[worst])
+
+
+@pytest.mark.parametrize("name,zeros", [("lgamma", LOG_GAMMA_ZEROS), ("digamma", DIGAMMA_ZEROS)])
+def test_stored_zeros(name, zeros):
+    """Each sum of two is a zero to 2^-100 of its size."""
+    function = mpmath.digamma if name == "digamma" else lambda x: mpmath.log(abs(mpmath.gamma(x)))
+    with mpmath.workprec(250):
+        for high, low in zeros:
+            x, step = mpmath.mpf(high) + mpmath.mpf(low), mpmath.mpf(abs(high)) * mpmath.mpf(2) ** -100
+            assert function(x - step) * function(x + step) < 0
 
 
 ZERO_TO_ALL = ((0.0, 0.0), (-0.0, -0.0), (INF, INF), (-INF, NAN), (1e30, 1e30), (2e-30, 1e-30), (-2e-30, -1e-30))
