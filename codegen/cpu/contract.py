@@ -13,73 +13,36 @@ chains added in order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 from isthmus import ir
+from isthmus.codegen.cpu.contract_blocking import Blocking, block_of
+from isthmus.codegen.cpu.contract_dots import DotTile
 from isthmus.codegen.cpu.contract_panels import emit_panels, panels_name
-from isthmus.codegen.cpu.contract_tile import Tile, block_name, emit_block
+from isthmus.codegen.cpu.contract_tile import Tile
 from isthmus.codegen.cpu.counts import Counts
-from isthmus.codegen.cpu.pack import Factor, Finish, Pack, factor_of
+from isthmus.codegen.cpu.pack import Finish, Pack
 from isthmus.codegen.cpu.sizes import SizeValues
 from isthmus.codegen.dtypes import MEMORY
 from isthmus.codegen.llvm_text import I64, PTR, Function, Module, Type, Value
-from isthmus.diagnostics import UnsupportedError
 from isthmus.dialects import kernel as k
+from isthmus.dialects.kernel.factors import Factor, factor_of
 from isthmus.dialects.target import Target
-from isthmus.sizes import Dim
 
 LINE = 64
 """Bytes: blocks begin at a line."""
-
-
-@dataclass(frozen=True)
-class Blocking:
-    """The decisions about one contraction. A tile has `mr` rows of `nv` vectors of `lanes` elements."""
-
-    mr: int
-    nv: int
-    lanes: int
-    mc: int
-    kc: int
-    nc: int
-    grid: tuple[Dim, Dim, Dim]
-
-    @property
-    def nr(self) -> int:
-        """Columns of a tile."""
-        return self.nv * self.lanes
-
-    @staticmethod
-    def of(kernel: k.ContractOp) -> Blocking:
-        """Read the attributes; UnsupportedError where schedule has not run."""
-        if kernel.tile is None or kernel.block_sizes is None or kernel.grid is None:
-            raise UnsupportedError("has no tile: schedule has not run", op=kernel.name)
-        tile = cast("tuple[int, int, int]", kernel.tile.data)
-        block = cast("tuple[int, int, int]", kernel.block_sizes.data)
-        if block[0] % tile[0] or block[2] % (tile[1] * tile[2]):
-            raise UnsupportedError("has blocks that are no whole tiles", op=kernel.name)
-        return Blocking(*tile, *block, cast("tuple[Dim, Dim, Dim]", kernel.grid.data))
-
-    def tile(self, kernel: k.ContractOp, target: Target) -> Tile:
-        """Give the tile; UnsupportedError for dtypes without tiles."""
-        dtype = ir.dtype_of(kernel.dot.y)
-        if dtype not in ("f32", "f64"):
-            place = ir.source_location(kernel)
-            raise UnsupportedError(f"has no CPU code for {dtype}", op=kernel.dot.name, location=place)
-        return Tile(MEMORY[dtype], self.mr, self.nv, self.lanes, target.has("fma"))
 
 
 def shared_by(kernel: k.ContractOp, target: Target) -> dict[str, Callable[[Module], None]]:
     """Give the functions that a contraction calls and other contractions too: name -> what writes it into a module."""
     blocking = Blocking.of(kernel)
     tile = blocking.tile(kernel, target)
-    found: dict[str, Callable[[Module], None]] = {block_name(tile): partial(emit_block, tile=tile)}
+    name, write = block_of(tile)
+    found: dict[str, Callable[[Module], None]] = {name: write}
     m, n, _ = kernel.mnk
-    for value, own, width in ((kernel.dot.a, m, blocking.mr), (kernel.dot.b, n, blocking.nr)):
+    for side, value, own, width in (("a", kernel.dot.a, m, blocking.mr), ("b", kernel.dot.b, n, blocking.nr)):
         factor = factor_of(kernel, value, own)
-        if factor is not None:
+        if factor is not None and side not in blocking.direct:
             name = panels_name(tile.scalar, width, tile.lanes, turned=factor.turned)
             found[name] = partial(emit_panels, scalar=tile.scalar, width=width, lanes=tile.lanes, turned=factor.turned)
     return found
@@ -119,7 +82,7 @@ class _Blocks(Counts):
         module: Module,
         kernel: k.ContractOp,
         blocking: Blocking,
-        tile: Tile,
+        tile: Tile | DotTile,
         name: str,
         parts: tuple[Factor | Pack, Factor | Pack, Finish],
     ) -> None:
@@ -209,11 +172,13 @@ class _Blocks(Counts):
         b = self.blocking
         depth = self.least(self.k, b.kc)
         slack = b.lanes * (b.nr + b.mr)
+        zero = self.f.index(0)
         a = self.least(self.rounded(self.m, b.mr), b.mc) * depth + slack
         columns = self.least(self.rounded(self.n, b.nr), b.nc)
         rows = self.rounded(self.m, b.mr)
         sums = (self.least(rows, b.mc) if self._one_step else rows) * self.pitch
-        return a, columns * depth + slack, self.f.index(0) if self.plain else sums
+        packed = [zero if "a" in b.direct else a, zero if "b" in b.direct else columns * depth + slack]
+        return packed[0], packed[1], zero if self.plain else sums
 
     @property
     def _one_step(self) -> bool:
@@ -259,14 +224,31 @@ class _Blocks(Counts):
             width = f.intrinsic("smin", columns[1] - jc, f.index(b.nc))
             with f.loop(0, depth, b.kc) as pc:
                 steps = f.intrinsic("smin", self.k - pc, f.index(b.kc))
-                self._pack(self.b, jc, width, b.nr, (pc, steps), self.block_b)
+                block_b = self._panels("b", jc, width, (pc, steps))
                 with f.loop(parts[0], parts[1]) as part:
                     self.row_part = outer * self.counts[1] + part
                     rows = self._range(self.m, b.mr, part, self.counts[1])
                     with f.loop(rows[0], rows[1], b.mc) as ic:
                         height = f.intrinsic("smin", rows[1] - ic, f.index(b.mc))
-                        self._pack(self.a, ic, height, b.mr, (pc, steps), self.block_a)
-                        self._block((ic, height), (jc, width), (pc, steps), top)
+                        factors = *self._panels("a", ic, height, (pc, steps)), *block_b
+                        self._block(factors, (ic, height), (jc, width), (pc, steps), top)
+
+    def _panels(self, name: str, first: Value, count: Value, deep: tuple[Value, Value]) -> tuple[Value, Value]:
+        """Where a part of a factor is read from, and how far rows of memory are apart: packed, or as it lies."""
+        b = self.blocking
+        side, panel, block = (self.a, b.mr, self.block_a) if name == "a" else (self.b, b.nr, self.block_b)
+        if name not in b.direct:
+            self._pack(side, first, count, panel, deep, block)
+            return block, self.f.index(0)
+        assert isinstance(side, Factor)
+        address, stride = self._lying(side, first, deep[0])
+        return address, stride
+
+    def _lying(self, side: Factor, first: Value, start: Value) -> tuple[Value, Value]:
+        """Address of a factor's element in memory, and the step to the next row there."""
+        stride = self.size(side.stride)
+        far, near = (first, start) if side.turned else (start, first)
+        return self._element(side.access, self._offset(side.access) + far * stride + near), stride
 
     def _pack(
         self, side: Factor | Pack, first: Value, count: Value, panel: int, deep: tuple[Value, Value], block: Value
@@ -274,10 +256,7 @@ class _Blocks(Counts):
         f, (start, steps) = self.f, deep
         if isinstance(side, Factor):
             name = panels_name(self.scalar, panel, self.tile.lanes, turned=side.turned)
-            stride = self.size(side.stride)
-            far, near = (first, start) if side.turned else (start, first)
-            at = self._offset(side.access) + far * stride + near
-            f.call_void(name, self._element(side.access, at), stride, count, steps, block)
+            f.call_void(name, *self._lying(side, first, start), count, steps, block)
             return
         with f.loop(0, count, panel) as i:
             inside = f.intrinsic("smin", count - i, f.index(panel))
@@ -285,7 +264,12 @@ class _Blocks(Counts):
             f.call_void(side.name, self.buffers, self.sizes, self.batch, first + i, inside, start, steps, target)
 
     def _block(
-        self, down: tuple[Value, Value], across: tuple[Value, Value], deep: tuple[Value, Value], top: Value
+        self,
+        factors: tuple[Value, ...],
+        down: tuple[Value, Value],
+        across: tuple[Value, Value],
+        deep: tuple[Value, Value],
+        top: Value,
     ) -> None:
         """A block of sums, and where k ends what becomes of it."""
         f, b = self.f, self.blocking
@@ -296,8 +280,8 @@ class _Blocks(Counts):
         else:
             corner = f.index(0) if self._one_step else (ic - top) * self.pitch
             target, pitch = f.address(self.sums, corner, self.scalar), self.pitch
-        name = block_name(self.tile)
-        f.call_void(name, self.block_a, self.block_b, steps, target, pitch, height, width, begins)
+        name, _ = block_of(self.tile)
+        f.call_void(name, *factors, steps, target, pitch, height, width, begins)
         if not self.plain:
             with f.when(f.compare("sge", start + b.kc, self.k)):
                 place = (ic, height, jc, width, target, pitch)

@@ -137,18 +137,18 @@ class _Turned(_Panels):
             made = list(rows)
             for i in range(0, self.square, 2 * distance):
                 for j in range(distance):
-                    low, high = self._halves(distance)
+                    low, high = halves(self.lanes, self.square, distance)
                     x, y = rows[i + j], rows[i + j + distance]
                     made[i + 2 * j], made[i + 2 * j + 1] = self.f.shuffle(x, y, low), self.f.shuffle(x, y, high)
             rows, distance = made, 2 * distance
         return rows
 
-    def _halves(self, distance: int) -> tuple[list[int], list[int]]:
-        """Masks that interleave the low and the high halves of squares, so many elements at a time."""
-        half = self.square // 2
-        found: tuple[list[int], list[int]] = ([], [])
-        for square in range(0, self.lanes, self.square):
-            for k, mask in enumerate(found):
-                for start in range(square + k * half, square + (k + 1) * half, distance):
-                    mask += [*range(start, start + distance), *range(self.lanes + start, self.lanes + start + distance)]
-        return found
+
+def halves(lanes: int, unit: int, distance: int) -> tuple[list[int], list[int]]:
+    """Masks that interleave the low and the high halves of two vectors' units, `distance` lanes at a time."""
+    found: tuple[list[int], list[int]] = ([], [])
+    for first in range(0, lanes, unit):
+        for k, mask in enumerate(found):
+            for start in range(first + k * unit // 2, first + (k + 1) * unit // 2, distance):
+                mask += [*range(start, start + distance), *range(lanes + start, lanes + start + distance)]
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from xdsl.ir import Operation, SSAValue
@@ -21,7 +20,6 @@ from isthmus.codegen.vector_math import Math
 from isthmus.dialects import kernel as k
 from isthmus.dialects.kernel.lanes import Steps
 from isthmus.dialects.target import Target
-from isthmus.sizes import Dim
 
 
 class _Part:
@@ -74,29 +72,6 @@ def sliced(kernel: k.ContractOp, roots: Iterable[SSAValue]) -> list[Operation]:
             wanted.add(op)
             stack += [cast(Operation, v.owner) for v in ir.operands_of(op)]
     return [op for op in kernel.block.ops if op in wanted]
-
-
-@dataclass(frozen=True)
-class Factor:
-    """A factor that is read as it lies: neighbours along its own dim side by side, or (`turned`) those along k."""
-
-    access: k.LoadOp
-    turned: bool
-    stride: Dim
-    """Elements from one step of k to the next, or (`turned`) from one neighbour to the next."""
-
-
-def factor_of(kernel: k.ContractOp, value: SSAValue, own: int) -> Factor | None:
-    """Give how a factor lies in memory where nothing is computed on it; None where a Pack has to."""
-    op, depth = value.owner, kernel.mnk[2]
-    if not isinstance(op, k.LoadOp) or ir.operands_of(op):
-        return None
-    (linear,) = k.linear_map(kernel, op).data
-    if not linear.is_affine():
-        return None
-    if linear.coefficient(own) == 1:
-        return Factor(op, False, linear.coefficient(depth))
-    return Factor(op, True, linear.coefficient(own)) if linear.coefficient(depth) == 1 else None
 
 
 class Pack(_Part):

@@ -155,7 +155,7 @@ def key(kernel: Kernel) -> str:
     symbols = {name: f"s{k}" for k, name in enumerate(kernel.symbols_)}
     parts: list[str] = [kernel.name]
     names = ("sizes", "classes", "initial", "partitions", "vector", "width", "unroll", "grid", "tile", "block")
-    for name in (*names, "threads", "group", "chunk", "flat", "owners", "ahead", "dealt", "sharers"):
+    for name in (*names, "direct", "threads", "group", "chunk", "flat", "owners", "ahead", "dealt", "sharers", "unless_one"):
         literal = kernel.properties.get(name)
         parts.append(f"{name}={_text(literal, symbols)}")
     first = starts(kernel)

@@ -52,7 +52,8 @@ class FusedOp(LaunchOp, Space):
     flat (threads share out all row dims as one), owners (threads of a point, each of which writes its own places),
     ahead (the next point's row is read before this one's is used), dealt (partition p has the points p,
     p + partitions, ... in place of neighbouring ones), sharers (warps of a block, each walks a part of the rows of the
-    same 32 points).
+    same 32 points), unless_one (an operand, a number: where it is 1 the results are what lies in their places already,
+    and nothing runs).
     """
 
     name = "kernel.fused"
@@ -76,6 +77,7 @@ class FusedOp(LaunchOp, Space):
     ahead = opt_prop_def(Literal)
     dealt = opt_prop_def(Literal)
     sharers = opt_prop_def(Literal)
+    unless_one = opt_prop_def(Literal)
     places = opt_prop_def(Literal)
     traits = traits_def(NoTerminator())
 
@@ -152,7 +154,8 @@ class ContractOp(LaunchOp, Space):
     over batch and m: one entry for each part of these that the grid makes, rows cut in whole tiles, further entries 0.
     symbols, layouts: as of kernel.fused. Put there by schedule: grid (into how many parts batch, m and n are cut: as
     many partitions as their product), tile (rows, vectors per row, lanes), block (rows, k steps and columns that are
-    packed at once); for a GPU tile is rows, columns and terms of k, and there is no block.
+    packed at once), direct ("a", "b": factors that are not packed; where both run along k in memory, vectors do too,
+    and tile is rows, columns, lanes); for a GPU tile is rows, columns and terms of k, and there is no block.
     """
 
     name = "kernel.contract"
@@ -167,6 +170,7 @@ class ContractOp(LaunchOp, Space):
     grid = opt_prop_def(Literal)
     tile = opt_prop_def(Literal)
     block_sizes = opt_prop_def(Literal, prop_name="block")
+    direct = opt_prop_def(Literal)
     cost = opt_prop_def(Literal)
     places = opt_prop_def(Literal)
     traits = traits_def(NoTerminator())
@@ -204,6 +208,11 @@ class ContractOp(LaunchOp, Space):
         return not known or math.prod(cast("tuple[int, ...]", parts)) <= cast(int, leading)
 
     @property
+    def direct_(self) -> tuple[str, ...]:
+        """Factors that are read as they lie: of `a` and `b`."""
+        return cast("tuple[str, ...]", self.direct.data) if self.direct is not None else ()
+
+    @property
     def dot(self) -> DotOp:
         """The product."""
         return next(op for op in self.block.ops if isinstance(op, DotOp))
@@ -214,6 +223,7 @@ class ContractOp(LaunchOp, Space):
         require(fits, "sizes and classes have one entry per dim")
         wanted = (*("batch" for _ in self.classes_[:-3]), "m", "n", "k")
         require(self.classes_ == wanted, "the classes are batch dims, then m, n, k")
+        require(set(self.direct_) <= {"a", "b"}, "direct names factors, a or b")
         _check_body(self)
         _check_symbols(self)
         require(sum(isinstance(op, DotOp) for op in self.block.ops) == 1, "the body has one kernel.dot")

@@ -13,12 +13,23 @@ from xdsl.ir import Operation, SSAValue
 
 from isthmus import ir
 from isthmus.dialects import kernel, prim
+from isthmus.dialects.kernel.factors import factor_of
 from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
+from isthmus.passes.analysis.products import Form, Product, Side
 from isthmus.sizes import Dim, Size, size_max, size_min
 
 TILES = {512: (14, 2), 256: (6, 2), 128: (6, 2)}
 """Bits of a vector -> rows and vectors of a tile: rows · vectors + vectors + 1 registers, of 32 or 16."""
+
+LYING = {512: (6, 4), 256: (6, 2), 128: (6, 2)}
+"""The same for tiles whose rows of A are read as they lie: each has a pointer of its own."""
+
+DOTS = {512: (6, 4), 256: (3, 4), 128: (3, 4)}
+"""The same for tiles whose vectors run along k -> rows and columns: rows · columns + rows + 1 registers."""
+
+DEEPEST_DOTS = 4 << 10
+"""Bytes of a row that such a tile walks before its sums are added up."""
 
 BLOCK_BYTES = 144 << 10
 """A packed block of A stays in the second cache."""
@@ -42,6 +53,9 @@ FEWEST_SUMS, MOST_SUMS, ROWS_PER_SUM = 4, 16, 256
 COPY = 12.0
 """What packing an element costs, in floating-point operations of the tiles."""
 
+READ = 2.0
+"""What reading an element costs, in the same."""
+
 PER_ADDITION = 6.0
 """What an addition of a prologue costs, in the same."""
 
@@ -51,27 +65,75 @@ PER_BYTE = 5.0
 
 def schedule_contraction(op: kernel.ContractOp, tile_bits: int, cores: int) -> None:
     """Write tile, block, grid and partitions of a contraction."""
-    itemsize = ir.itemsize(ir.dtype_of(op.dot.y))
-    rows, vectors = TILES[tile_bits]
-    lanes = tile_bits // (8 * itemsize)
-    m, n, k = (op.sizes_[d] for d in op.mnk)
-    deepest = PANEL_BYTES // (vectors * lanes * itemsize)
-    depth = _even(k, deepest, max(8, lanes)) if isinstance(k, int) else deepest
-    grid = _grid(op, (rows, vectors * lanes), _parts(op, cores))
-    part = -(-cost.numeric(m) // cost.numeric(grid[1]))
-    width = _even(cost.numeric(n), WIDTH_BYTES // (depth * itemsize), vectors * lanes)
-    most = BLOCK_BYTES // (depth * itemsize)
-    if not _is_plain(op):
-        most = min(most, SUMS_BYTES // ((depth + width) * itemsize))
-    height = _even(part, max(rows, most), rows)
+    form = _form(op, tile_bits)
+    tile = _tile(op, tile_bits, form)
+    columns = tile[1] if form.dots else tile[1] * tile[2]
+    grid = _grid(op, (tile[0], columns), _parts(op, cores), form.direct)
     partitions = grid[0] * grid[1] * grid[2]
     set_ = op.properties.__setitem__
-    set_("tile", Literal.of((rows, vectors, lanes)))
-    set_("block", Literal.of((height, depth, width)))
+    set_("tile", Literal.of(tile))
+    set_("block", Literal.of(_block(op, (tile[0], columns, tile[2]), grid, form)))
     set_("grid", Literal.of(grid))
+    if form.direct:
+        set_("direct", Literal.of(form.direct))
     set_("partitions", Literal.of(partitions))
     if isinstance(partitions, Size):
         set_("symbols", Literal.of(tuple(sorted(partitions.symbols().union(op.symbols_)))))
+
+
+def _tile(op: kernel.ContractOp, tile_bits: int, form: Form) -> tuple[int, int, int]:
+    table = DOTS if form.dots else LYING if "a" in form.direct else TILES
+    rows, vectors = table[tile_bits]
+    return rows, vectors, tile_bits // (8 * ir.itemsize(ir.dtype_of(op.dot.y)))
+
+
+def _block(
+    op: kernel.ContractOp, tile: tuple[int, int, int], grid: tuple[Dim, Dim, Dim], form: Form
+) -> tuple[int, int, int]:
+    """Rows, steps of k and columns of a block; `tile`: rows, columns, lanes."""
+    itemsize = ir.itemsize(ir.dtype_of(op.dot.y))
+    rows, columns, lanes = tile
+    m, n, k = (op.sizes_[d] for d in op.mnk)
+    deepest = DEEPEST_DOTS // itemsize if form.dots else PANEL_BYTES // (columns * itemsize)
+    depth = _even(k, deepest, max(8, lanes)) if isinstance(k, int) else deepest
+    part = -(-cost.numeric(m) // cost.numeric(grid[1]))
+    width = _even(cost.numeric(n), WIDTH_BYTES // (depth * itemsize), columns)
+    most = BLOCK_BYTES // (depth * itemsize)
+    if not _is_plain(op):
+        most = min(most, SUMS_BYTES // ((depth + width) * itemsize))
+    return _even(part, max(rows, most), rows), depth, width
+
+
+def _form(op: kernel.ContractOp, tile_bits: int) -> Form:
+    """The way of making a product that costs least; both factors are packed where sizes are not known."""
+    product = product_of(op)
+    rows, vectors = TILES[tile_bits]
+    lanes = tile_bits // (8 * ir.itemsize(ir.dtype_of(op.dot.y)))
+    found = product.best((rows, vectors * lanes), DOTS[tile_bits]) if product is not None else None
+    packed = Form((), False, 0.0)
+    if found is None or found.dots or "b" not in found.direct:
+        return found or packed
+    _, vectors, _ = _tile(op, tile_bits, found)
+    return packed if cost.numeric(op.sizes_[op.mnk[1]]) % (vectors * lanes) else found
+
+
+def product_of(op: kernel.ContractOp) -> Product | None:
+    """Describe a contraction to the model of costs; None where sizes are not known."""
+    m, n, k = (op.sizes_[d] for d in op.mnk)
+    count = cost.product(tuple(op.sizes_[d] for d in op.batch))
+    if not (isinstance(m, int) and isinstance(n, int) and isinstance(k, int) and isinstance(count, int)):
+        return None
+    a, b = (_side(op, value, own) for value, own in zip((op.dot.a, op.dot.b), op.mnk[:2], strict=True))
+    return Product(m, n, k, a, b, count)
+
+
+def _side(op: kernel.ContractOp, value: SSAValue, own: int) -> Side:
+    factor = factor_of(op, value, own)
+    if factor is None:
+        return Side(True, 0, _work(op, value))
+    known = isinstance(factor.stride, int)
+    stride = cost.numeric(factor.stride) * ir.itemsize(ir.dtype_of(value))
+    return Side(factor.turned, stride, None if known else 0.0)
 
 
 def _is_plain(op: kernel.ContractOp) -> bool:
@@ -99,7 +161,7 @@ def _parts(op: kernel.ContractOp, cores: int) -> int:
     return max(FEWEST_SUMS, min(MOST_SUMS, rows // ROWS_PER_SUM))
 
 
-def _grid(op: kernel.ContractOp, tile: tuple[int, int], parts: int) -> tuple[Dim, Dim, Dim]:
+def _grid(op: kernel.ContractOp, tile: tuple[int, int], parts: int, direct: tuple[str, ...]) -> tuple[Dim, Dim, Dim]:
     """Cut batch first, then rows and columns so that what is packed several times is cheap to pack."""
     m, n, k = (cost.numeric(op.sizes_[d]) for d in op.mnk)
     batch: Dim = cost.product(tuple(op.sizes_[d] for d in op.batch))
@@ -111,7 +173,9 @@ def _grid(op: kernel.ContractOp, tile: tuple[int, int], parts: int) -> tuple[Dim
         cap = min(most, wanted)
         outer = min(count, cap) if isinstance(batch, int) else size_max(1, size_min(batch, cap))
         return outer, 1, 1
-    price_a, price_b = (COPY + PER_ADDITION * _work(op, v) for v in (op.dot.a, op.dot.b))
+    price_a, price_b = (
+        READ if name in direct else COPY + PER_ADDITION * _work(op, v) for name, v in (("a", op.dot.a), ("b", op.dot.b))
+    )
     gaps = PER_BYTE * m * n * _epilogue_bytes(op)
     best: tuple[float, tuple[int, int]] = (float("inf"), (1, 1))
     parts = 1 << (max(1, wanted // count).bit_length() - 1)

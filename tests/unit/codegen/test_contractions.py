@@ -147,18 +147,100 @@ def test_a_machine_without_fused_multiply_add():
     torch.testing.assert_close(y.double(), truth(inputs, "NN"), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("level,tile,register", [("x86-64-v3", (6, 2, 8), "ymm"), ("x86-64-v4", (14, 2, 16), "zmm")])
-def test_a_tile_stays_in_registers(level, tile, register):
+def lying(factors):
+    return ", direct = [" + ", ".join(f'"{name}"' for name in factors) + "]"
+
+
+DIRECT = [
+    ("NT", ("a", "b"), (3, 4, 8)),
+    ("NT", ("a", "b"), (1, 8, 8)),
+    ("NT", ("a",), (6, 2, 8)),
+    ("NN", ("a", "b"), (6, 2, 8)),
+    ("NN", ("b",), (6, 2, 8)),
+    ("TN", ("b",), (6, 2, 8)),
+]
+
+
+@pytest.mark.parametrize("layout,direct,tile", DIRECT)
+@pytest.mark.parametrize("grid", [(1, 1, 1), (1, 2, 2)])
+def test_factors_that_are_read_as_they_lie(layout, direct, tile, grid):
+    block = (tile[0] * 2, 16, 32)
+    for m, n, depth in ((13, 48, 40), (6, 16, 2), (1, 32, 17), (24, 64, 33), (5, 32, 2)):
+        inputs = factors(m, n, depth, layout)
+        more = f"{lying(direct)}, layouts = [[{n + 3}, 1]]"
+        c = compiled(product(m, n, depth, layout, tile=tile, block=block, grid=grid, more=more))
+        (y,) = c(*inputs)
+        bound = 4e-7 * max(depth, 1) ** 0.5 * (1 + truth(inputs, layout).abs().max())
+        assert (y.double() - truth(inputs, layout)).abs().max() <= bound, (m, n, depth)
+        assert y.as_strided((m - 1, 3), (n + 3, 1), n).isnan().all()
+
+
+@pytest.mark.parametrize("m,n,depth", [(32, 10, 128), (7, 5, 31), (1, 3, 2)])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_vectors_along_k_at_ragged_sizes(m, n, depth, dtype):
+    inputs = factors(m, n, depth, "NT", dtype)
+    tile = (3, 4, 8 if dtype == "f32" else 4)
+    text = product(m, n, depth, "NT", dtype, tile=tile, block=(6, 64, 8), more=', direct = ["a", "b"]')
+    (y,) = compiled(text)(*inputs)
+    bound = 4 * torch.finfo(TORCH[dtype]).eps * depth**0.5 * (1 + truth(inputs, "NT").abs().max())
+    assert (y.double() - truth(inputs, "NT")).abs().max() <= bound
+
+
+def test_the_bits_of_lying_factors_are_those_of_packed_ones():
+    inputs = factors(29, 48, 70)
+    packed, lying = (compiled(product(29, 48, 70, more=more)) for more in ("", ', direct = ["a", "b"]'))
+    assert same_bits(packed(*inputs), lying(*inputs))
+
+
+def test_an_epilogue_after_vectors_along_k():
+    m, n, depth = 13, 10, 40
+    body = """
+    %a = kernel.load {operand = 0, map = [d0, d2]} : f32
+    %b = kernel.load {operand = 1, map = [d1, d2]} : f32
+    %y = kernel.dot %a, %b {dims = [2]} : f32
+    %c = kernel.load {operand = 2, map = [d1]} : f32
+    %z = prim.add %y, %c : f32
+    %r = prim.relu %z : f32
+    kernel.store %r {result = 0, map = [d0, d1]}
+    kernel.accumulate %z {result = 1, map = [d1], kind = "add"}"""
+    types = [tensor([m, depth]), tensor([n, depth]), tensor([n])]
+    more = {"tile": (3, 4, 8), "block": (6, 16, 8), "grid": (1, 2, 1), "more": ', direct = ["a", "b"]'}
+    c = compiled(contraction(types, [tensor([m, n]), tensor([2, n])], [m, n, depth], body, **more))
+    inputs = [torch.randn(m, depth), torch.randn(n, depth), torch.randn(n)]
+    for result, wanted in zip(c(*inputs), c.interpreted(*inputs), strict=True):
+        torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout,direct", [("TN", ("a",)), ("NT", ("b",)), ("TT", ("b",))])
+def test_a_factor_that_cannot_be_read_as_it_lies_is_refused(layout, direct):
+    with pytest.raises(UnsupportedError, match="as it lies"):
+        compiled(product(12, 32, 16, layout, more=lying(direct)))
+
+
+LEVELS = [
+    ("x86-64-v3", "NN", (6, 2, 8), "ymm", ()),
+    ("x86-64-v3", "NN", (6, 2, 8), "ymm", ("a", "b")),
+    ("x86-64-v3", "NT", (3, 4, 8), "ymm", ("a", "b")),
+    ("x86-64-v4", "NN", (14, 2, 16), "zmm", ()),
+    ("x86-64-v4", "NN", (6, 4, 16), "zmm", ("a", "b")),
+    ("x86-64-v4", "NT", (6, 4, 16), "zmm", ("a", "b")),
+]
+
+
+@pytest.mark.parametrize("level,layout,tile,register,direct", LEVELS)
+def test_a_tile_stays_in_registers(level, layout, tile, register, direct):
     target = named_target(level)
     rows = tile[0]
-    (func,) = ir.functions(parse(product(64, 64, 64, tile=tile, block=(rows * 4, 16, 64)))).values()
+    text = product(64, 64, 64, layout, tile=tile, block=(rows * 4, 16, 64), more=lying(direct) if direct else "")
+    (func,) = ir.functions(parse(text)).values()
     (kernel,) = k.launches(func)
     module = Module(vector_bits=target.vector_bits)
     emit_kernel(module, kernel, target, "kernel")
     text = assembly(str(module), target)
-    inner = re.split(r"\ncontract_block_\w+:", text)[1].split("retq")[0]
-    assert not re.search(rf"%{register}\d+, -?\d*\(%rsp\)", inner), "a sum left its register"
-    assert len(re.findall(rf"vfmadd231ps\s.*%{register}", inner)) >= rows * tile[1]
+    inner = re.split(r"\ncontract_(?:block|dots)_\w+:", text)[2].split("retq")[0]
+    loops = [b for b in re.split(r"\n\.LBB\d+_\d+:", inner) if b.count("vfmadd231ps") >= rows * tile[1]]
+    assert loops and register in loops[0]
+    assert not re.search(rf"%{register}\d+, -?\d*\(%rsp\)", loops[0]), "a sum left its register"
 
 
 def test_other_dtypes_and_blocks_that_are_no_tiles_are_refused():
