@@ -31,6 +31,7 @@ PASSES: dict[str, str] = {
     "fuse": "isthmus.passes.fusion.fuse:FusePass",
     "chunk-rows": "isthmus.passes.memory.chunk_rows:ChunkRowsPass",
     "early-checks": "isthmus.passes.memory.early_checks:EarlyChecksPass",
+    "pick-first": "isthmus.passes.memory.pick_first:PickFirstPass",
     "schedule": "isthmus.passes.memory.schedule:SchedulePass",
     "schedule-gpu": "isthmus.passes.memory.schedule_gpu:ScheduleGpuPass",
     "plan-memory": "isthmus.passes.memory.plan_memory:PlanMemoryPass",

@@ -100,6 +100,17 @@ class _Recorded:
         return self.pool_bytes + sum(t.nbytes for t in static)
 
 
+def _stream_for_products(device: torch.device) -> torch.cuda.Stream:
+    """A stream that has cuBLAS's workspace before anything is captured: else each graph's pool holds one of its own."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream), torch.no_grad():
+        x = torch.zeros(16, 16, device=device)
+        torch.mm(x, x)
+    torch.cuda.current_stream(device).wait_stream(stream)
+    return stream
+
+
 def _silent(text: str) -> None:
     del text
 
@@ -267,7 +278,7 @@ class GraphedProgram:
         inner = self.inner
         _ = inner.errors.address  # made before: it outlives the graph
         if self._stream is None:
-            self._stream = torch.cuda.Stream(inner.device)
+            self._stream = _stream_for_products(inner.device)
         pool = torch.cuda.graph_pool_handle()
         frame: Frame | None = None
         first, rest = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()

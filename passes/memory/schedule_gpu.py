@@ -36,6 +36,8 @@ BUSY_THREADS = 1 << 15
 """So many threads keep a GPU busy."""
 STEPS = 4
 """Steps in which a block walks a row: enough reads in flight, few enough registers."""
+FEW_BLOCKS = 1024
+"""Blocks that fill a GPU, and start in two microseconds."""
 MOST_OWNERS = 64
 """Threads that walk one row of a scatter at most."""
 INDICES = 16
@@ -74,6 +76,8 @@ def schedule(op: kernel.FusedOp) -> None:
     spread = _spread(op, sums)
     if spread is not None:
         op.properties["vector"] = Literal.of(spread)
+    if op.unless_one is not None and _walk_often(op, spread):
+        return
     if sums and not _can_share(op, sums, spread):
         _one_thread_each(op)
     elif not sums and _sums_columns(op):
@@ -203,6 +207,17 @@ def _walk_apart(op: kernel.FusedOp, spread: int | None, sums: list[kernel.Accumu
     _write(op, partitions=count, width=width, unroll=copies, threads=threads, group=threads, chunk=chunk)
 
 
+def _walk_often(op: kernel.FusedOp, spread: int | None) -> bool:
+    """What mostly leaves everything as it is takes few blocks, each of which does much where it does anything."""
+    points = kernel.points(op)
+    width = _width(op, spread, 0 if len(op.parallel) == 1 or spread is None else op.sizes_[spread])
+    count = gcd(factor(points) // width, FEW_BLOCKS)
+    if count < FEW_BLOCKS // 8 or cost.numeric(points) // width < count * POINTWISE_THREADS:
+        return False
+    _write(op, partitions=count, width=width, unroll=4, threads=POINTWISE_THREADS, group=POINTWISE_THREADS)
+    return True
+
+
 def _owners(op: kernel.FusedOp, points: int) -> int:
     """Threads of one point of a scatter: where points are few and rows long, each has places of its own."""
     sinks = [o for o in op.block.ops if isinstance(o, (kernel.SinkOp, kernel.ReduceOp, kernel.CumulativeOp))]
@@ -235,24 +250,22 @@ def _walk_together(op: kernel.FusedOp, spread: int, sums: list[kernel.Accumulate
     flat = _is_flat(op, width, sums)
     outer = 1 if flat else _extent(op, op.rows[:-1])
     vectors = max(1, -(-(_extent(op, op.rows) if flat else cost.numeric(size)) // width))
-    group = _power_of_two(vectors)
-    if vectors > WARP:
-        whole_warp = vectors * outer <= WARP * WARP_STEPS and not sums
-        steps, most = (1, MOST_THREADS // 2) if sums else (STEPS, MOST_THREADS)
-        group = WARP if whole_warp else min(most, max(WARP, _power_of_two(-(-vectors // steps))))
-        group = _whole_group(vectors, group) if sums else group
-    if sums:
-        group = max(WARP, group)
+    group = _group_ahead(op, spread, width, vectors, flat) if sums and _walks_many(op) else None
+    ahead = group is not None
+    if group is None:
+        group = _power_of_two(vectors)
+        if vectors > WARP:
+            whole_warp = vectors * outer <= WARP * WARP_STEPS and not sums
+            steps, most = (1, MOST_THREADS // 2) if sums else (STEPS, MOST_THREADS)
+            group = WARP if whole_warp else min(most, max(WARP, _power_of_two(-(-vectors // steps))))
+        if sums:
+            group = max(WARP, group)
     threads = group if group > WARP or sums else 4 * WARP
     if flat:
         op.properties["flat"] = Literal.of(True)
-    steps = -(-vectors // group) if flat else _steps(op, spread, group * width)
-    length = _extent(op, op.rows) if flat else cost.numeric(size)
-    whole = length % (group * width) == 0
-    in_shared, ahead = False, False
-    if sums and steps is not None and whole and _walks_many(op):
-        ahead = read_ahead(op, spread, steps=steps, width=width, threads=threads)
+    in_shared = False
     if not ahead:
+        steps = _steps(op, spread, vectors, group, width, flat)
         in_shared = keep_rows(op, spread, steps=steps, width=width, threads=threads, whole_block=threads == group)
     if sums:
         _write(op, width=width, unroll=STEPS // 2, threads=threads, group=group)
@@ -265,13 +278,21 @@ def _walk_together(op: kernel.FusedOp, spread: int, sums: list[kernel.Accumulate
     _write(op, partitions=kernel.points(op), width=width, unroll=unroll, threads=threads, group=group, chunk=1)
 
 
-def _whole_group(vectors: int, most: int) -> int:
-    """Threads that share out a row without a rest, at least half as many as would with one; else these."""
-    for steps in range(1, MOST_THREADS // WARP + 1):
-        group = vectors // steps
-        if group <= most and 2 * group > most and vectors % (steps * WARP) == 0:
-            return group
-    return most
+def _group_ahead(op: kernel.FusedOp, spread: int, width: int, vectors: int, flat: bool) -> int | None:
+    """Threads that share out rows without a rest and read ahead, where their registers do; written on the kernel then.
+
+    Few threads that take several steps keep more reads in flight than many that take one.
+    """
+    if not isinstance(op.sizes_[spread], int) or vectors * width != _extent(op, op.rows if flat else (spread,)):
+        return None
+    for most in (MOST_THREADS // 4, MOST_THREADS // 2):
+        for count in range(1, MOST_THREADS // WARP + 1):
+            group = vectors // count
+            if group <= most and (2 * group > most or count == 1) and vectors % (count * WARP) == 0:
+                steps = _steps(op, spread, vectors, group, width, flat)
+                if steps is not None and read_ahead(op, spread, steps=steps, width=width, threads=group):
+                    return group
+    return None
 
 
 def _is_heavy(op: kernel.FusedOp) -> bool:
@@ -325,14 +346,16 @@ def _extent(op: kernel.FusedOp, dims: tuple[int, ...]) -> int:
     return total
 
 
-def _steps(op: kernel.FusedOp, spread: int, span: int) -> int | None:
+def _steps(op: kernel.FusedOp, spread: int, vectors: int, group: int, width: int, flat: bool) -> int | None:
     """Steps in which a thread walks a row, None where that is not known before it runs."""
+    if flat:
+        return -(-vectors // group)
     total = 1
     for d in op.rows:
         size = op.sizes_[d]
         if not isinstance(size, int):
             return None
-        total *= -(-size // span) if d == spread else size
+        total *= -(-size // (group * width)) if d == spread else size
     return total
 
 

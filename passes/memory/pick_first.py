@@ -1,0 +1,217 @@
+"""Elements picked out of a large tensor are read before a kernel that could write over it.
+
+Before:
+    %dz, %lse = kernel.fused %z, %t ...                              // could write dz over z
+    %loss = kernel.fused %t, %z, %lse {sizes = [8192], ...} ({
+      %i = kernel.load {operand = 0, map = [d0]} : i64
+      %p = kernel.load %i {operand = 1, map = [d0, v0]} : bf16       // if nobody read z afterwards
+      ...
+After:
+    %picked = kernel.fused %t, %z {sizes = [8192], classes = ["parallel"]} ({
+      %i = kernel.load {operand = 0, map = [d0]} : i64
+      %p = kernel.load %i {operand = 1, map = [d0, v0]} : bf16
+      kernel.store %p {result = 0, map = [d0]}
+    }) : tensor<8192xbf16>
+    %dz, %lse = kernel.fused %z, %t ...
+    %loss = kernel.fused %t, %picked, %lse {sizes = [8192], ...} ({
+      %p = kernel.load {operand = 1, map = [d0]} : bf16
+      ...
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+
+from isthmus import ir
+from isthmus.dialects import kernel
+from isthmus.dialects.kernel import dim
+from isthmus.ir import Literal
+
+LARGE = 1 << 24
+"""Bytes of memory that are worth one more launch."""
+FEW = 64
+"""One byte in so many, at most, is picked."""
+
+
+@dataclass(frozen=True)
+class PickFirstPass(ModulePass):
+    """Needs: kernels in execution order, before schedule. Leaves: kernels that pick elements first where another then
+    may write over what they pick from."""
+
+    name = "pick-first"
+
+    least: int = LARGE
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Go through the kernels of every function."""
+        for func in ir.functions(op).values():
+            pick_first(func, self.least)
+
+
+def pick_first(func: FuncOp, least: int) -> None:
+    """Pull reads of single elements out of kernels, in front of the last kernel that walks all of the tensor."""
+    order = {op: n for n, op in enumerate(func.body.block.ops)}
+    for op in list(func.body.block.ops):
+        if isinstance(op, kernel.FusedOp) and not op.symbols_:
+            for source in dict.fromkeys(op.inputs):
+                size = ir.nbytes(source)
+                before = _could_write_over(op, source, order) if isinstance(size, int) and size >= least else None
+                picks = [] if before is None else _picks(op, source, order[before], order)
+                if before is not None and picks:
+                    _pull_out(op, picks, before)
+                    break  # the kernel is another one now
+
+
+def _could_write_over(op: kernel.FusedOp, source: SSAValue, order: dict[Operation, int]) -> kernel.FusedOp | None:
+    """The last kernel that walks a tensor, where it makes one of the same type and only `op` reads it afterwards."""
+    users = {use.operation for use in source.uses}
+    here = all(user in order for user in (source.owner, *users))
+    if not here or max(users, key=order.__getitem__) is not op or len(users) < 2:
+        return None
+    last = max(users - {op}, key=order.__getitem__)
+    if not isinstance(last, kernel.FusedOp) or all(r.type != source.type for r in last.results):
+        return None
+    return None if any(load.index_values for load in _loads(last, source)) else last
+
+
+def _loads(op: kernel.FusedOp, source: SSAValue) -> list[kernel.LoadOp]:
+    return [
+        inner
+        for inner in op.block.ops
+        if isinstance(inner, kernel.LoadOp) and op.inputs[cast(int, inner.operand.data)] is source
+    ]
+
+
+def _picks(op: kernel.FusedOp, source: SSAValue, limit: int, order: dict[Operation, int]) -> list[kernel.LoadOp]:
+    """The reads of a tensor, where all pick few elements at places that are known before step `limit`."""
+    loads, varying = _loads(op, source), kernel.varying(op)
+    for load in loads:
+        elements = math.prod(cast("tuple[int, ...]", tuple(op.sizes_[d] for d in varying[load.y])))
+        few = elements * ir.itemsize(ir.dtype_of(load.y)) * FEW <= cast(int, ir.nbytes(source))
+        if not load.index_values or load.default is not None or not few:
+            return []
+        for inner in _leading_to(load):
+            if isinstance(inner, kernel.ReduceOp | kernel.CumulativeOp):
+                return []
+            if isinstance(inner, kernel.LoadOp):
+                owner = op.inputs[cast(int, inner.operand.data)].owner
+                if order.get(cast(Operation, owner), -1) >= limit:
+                    return []
+    whole = all(i != op.inputs.index(source) for i in op.initial_)  # pyright: ignore[reportArgumentType]
+    return loads if whole else []
+
+
+def _leading_to(load: kernel.LoadOp) -> list[Operation]:
+    """The ops that compute where a load reads, in order, and the load."""
+    found: set[Operation] = set()
+    stack: list[Operation] = [load]
+    while stack:
+        op = stack.pop()
+        if op not in found:
+            found.add(op)
+            stack += [cast(Operation, v.owner) for v in ir.operands_of(op)]
+    return [inner for inner in cast(Block, load.parent).ops if inner in found]
+
+
+def _pull_out(op: kernel.FusedOp, picks: list[kernel.LoadOp], before: kernel.FusedOp) -> None:
+    block, varying = cast(Block, op.parent), kernel.varying(op)
+    made: dict[Operation, tuple[SSAValue, kernel.Map]] = {}
+    for load in picks:
+        dims = tuple(sorted(varying[load.y]))
+        picking = _picking(op, load, dims)
+        block.insert_op_before(picking, before)
+        made[load] = picking.results[0], kernel.Map.of(tuple(dim(d) for d in dims))
+    block.insert_op_before(new := _reading(op, made), op)
+    new.attributes.update(op.attributes)
+    for old, result in zip(op.results, new.results, strict=True):
+        old.replace_all_uses_with(result)
+    op.detach()
+    op.erase()
+
+
+def _picking(op: kernel.FusedOp, load: kernel.LoadOp, dims: tuple[int, ...]) -> kernel.FusedOp:
+    """A kernel over some dims that does what leads to a load, and keeps what that reads."""
+    wanted = _leading_to(load)
+    numbers = [cast(int, inner.operand.data) for inner in wanted if isinstance(inner, kernel.LoadOp)]
+    inputs = list(dict.fromkeys(op.inputs[n] for n in numbers))
+    new = [dim(dims.index(d)) if d in dims else dim(0) for d in range(len(op.sizes_))]
+    block, values = Block(), dict[SSAValue, SSAValue]()
+    for inner in wanted:
+        properties = dict(inner.properties)
+        if isinstance(inner, kernel.LoadOp):
+            properties["operand"] = Literal.of(inputs.index(op.inputs[cast(int, inner.operand.data)]))
+        _copy(inner, block, values, _moved(properties, new))
+    sizes = tuple(op.sizes_[d] for d in dims)
+    store = {"result": Literal.of(0), "map": kernel.Map.identity(len(dims))}
+    block.add_op(ir.create_op(kernel.StoreOp, [values[load.y]], [], store))
+    properties = {"sizes": Literal.of(sizes), "classes": Literal.of(("parallel",) * len(dims))}
+    result = ir.tensor(sizes, ir.dtype_of(load.y))
+    return ir.create_op(kernel.FusedOp, inputs, [result], properties, regions=[Region([block])], location=op.location)
+
+
+def _moved(properties: dict[str, Attribute], new: list[kernel.Expr]) -> dict[str, Attribute]:
+    map_ = properties.get("map")
+    if isinstance(map_, kernel.Map):
+        properties["map"] = kernel.Map.of(tuple(e.substitute(new) for e in map_.data))
+    return properties
+
+
+def _copy(inner: Operation, block: Block, values: dict[SSAValue, SSAValue], properties: dict[str, Attribute]) -> None:
+    operands = [values[v] for v in ir.operands_of(inner)]
+    types = [r.type for r in inner.results]
+    made = ir.create_op(type(inner), operands, types, properties, location=inner.location)
+    block.add_op(made)
+    values.update(zip(inner.results, made.results, strict=True))
+
+
+def _reading(op: kernel.FusedOp, made: dict[Operation, tuple[SSAValue, kernel.Map]]) -> kernel.FusedOp:
+    """The kernel with what was picked in place of the tensor that it was picked from."""
+    needed = _needed(op, made)
+    used = [op.inputs[cast(int, o.operand.data)] for o in needed if isinstance(o, kernel.LoadOp) and o not in made]
+    started = [op.inputs[n] for n in op.initial_ if n is not None]
+    inputs = list(dict.fromkeys([v for v in op.inputs if v in {*used, *started}] + [v for v, _ in made.values()]))
+    block, values = Block(), dict[SSAValue, SSAValue]()
+    for inner in needed:
+        properties = dict(inner.properties)
+        if inner in made:
+            value, map_ = made[inner]
+            picked = {"operand": Literal.of(inputs.index(value)), "map": map_}
+            load = ir.create_op(kernel.LoadOp, [], [inner.results[0].type], picked, location=inner.location)
+            block.add_op(load)
+            values[inner.results[0]] = load.results[0]
+            continue
+        if isinstance(inner, kernel.LoadOp):
+            properties["operand"] = Literal.of(inputs.index(op.inputs[cast(int, inner.operand.data)]))
+        _copy(inner, block, values, properties)
+    properties = dict(op.properties)
+    if op.initial is not None:
+        starts = [None if n is None else inputs.index(op.inputs[n]) for n in op.initial_]
+        properties["initial"] = Literal.of(tuple(starts))
+    types = [r.type for r in op.results]
+    return ir.create_op(kernel.FusedOp, inputs, types, properties, regions=[Region([block])], location=op.location)
+
+
+def _needed(op: kernel.FusedOp, made: dict[Operation, tuple[SSAValue, kernel.Map]]) -> list[Operation]:
+    """The ops of a body that its sinks need when some reads need nothing any more."""
+    found: set[Operation] = set()
+    stack: list[Operation] = [
+        inner for inner in op.block.ops if isinstance(inner, kernel.SinkOp) or _only_checks(inner)
+    ]
+    while stack:
+        inner = stack.pop()
+        if inner not in found:
+            found.add(inner)
+            stack += [] if inner in made else [cast(Operation, v.owner) for v in ir.operands_of(inner)]
+    return [inner for inner in op.block.ops if inner in found]
+
+
+def _only_checks(inner: Operation) -> bool:
+    return isinstance(inner, kernel.CheckOp) and not any(True for r in inner.results for _ in r.uses)
