@@ -18,6 +18,7 @@ from isthmus.frontend import noise, structured
 from isthmus.frontend.captured import Captured, Input
 from isthmus.frontend.finish import finish
 from isthmus.frontend.locations import from_stack_trace
+from isthmus.frontend.memo import Memo
 from isthmus.frontend.modes import restored_modes
 from isthmus.frontend.recorder import Recorder
 from isthmus.frontend.structure import Call
@@ -89,7 +90,7 @@ def _run(
         else:
             recorder.add_size()
     with restored_modes():
-        with recorder.fake_mode, python_dispatcher(), recorder:
+        with recorder.fake_mode, Memo(recorder.fake_mode), python_dispatcher(), recorder:
             result = GraphImporter(graph, recorder).run(*fakes)
             outputs = [v for v in pytree.tree_leaves(result)] if result is not None else []
         return finish(recorder, inputs, fakes, example_inputs, outputs, name)

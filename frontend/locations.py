@@ -5,8 +5,10 @@ from __future__ import annotations
 import linecache
 import re
 import sys
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 import torch
 
@@ -43,13 +45,18 @@ def from_frames(frame: FrameType | None) -> SourceLocation | None:
     """Give the place that the innermost frame of the user's own code stands at."""
     while frame is not None:
         if not is_library(frame.f_code.co_filename):
-            positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
-            column = positions[2]
-            return SourceLocation(frame.f_code.co_filename, frame.f_lineno, 0 if column is None else column + 1)
+            return _place(frame.f_code, frame.f_lasti)
         frame = frame.f_back
     return None
 
 
+@lru_cache(maxsize=4096)
+def _place(code: CodeType, instruction: int) -> SourceLocation:
+    line, _, column, _ = next(islice(code.co_positions(), instruction // 2, None))
+    return SourceLocation(code.co_filename, line or code.co_firstlineno, 0 if column is None else column + 1)
+
+
+@lru_cache(maxsize=4096)
 def is_library(file: str) -> bool:
     """Tell whether a file is torch's, ours or the standard library's, so that no user wrote it."""
     return file.startswith(_LIBRARIES) or file.startswith("<")

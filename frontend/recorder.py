@@ -25,6 +25,7 @@ from isthmus.dialects import aten
 from isthmus.dialects.autodiff import RECOMPUTE
 from isthmus.frontend import autocast, checkpoint, numbers
 from isthmus.frontend.encode import DTYPE_NAMES, dtype_name
+from isthmus.frontend.leaves import leaves_of, tensors_in
 from isthmus.frontend.operands import CallArguments
 from isthmus.frontend.operators import OperatorFacts, facts_of, identity_of
 from isthmus.frontend.program import Program
@@ -75,7 +76,9 @@ class Recorder(Program, ProxyTorchDispatchMode):
             if facts.name == "lift_fresh.default":
                 return self._lift(func, cast(Tensor, args[0]))
             given: tuple[Sequence[object], Mapping[str, object]] = (args, dict(kwargs or {}))
-            return self._dispatch(func, facts, *pytree.tree_map_only(Tensor, self.fake_of, given))
+            if any(type(t) is not FakeTensor for t in tensors_in(given)):
+                given = pytree.tree_map_only(Tensor, self.fake_of, given)
+            return self._dispatch(func, facts, *given)
 
     def __sym_dispatch__(
         self, func: OpOverload, types: tuple[object, ...], args: tuple[object, ...], kwargs: dict[str, object]
@@ -85,7 +88,7 @@ class Recorder(Program, ProxyTorchDispatchMode):
     def _dispatch(
         self, func: OpOverload, facts: OperatorFacts, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> object:
-        tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        tensors = tensors_in(args, kwargs)
         if any(map(is_wrapped_by_functorch, tensors)):
             with BelowAutograd(self):  # torch's batching rules run, what they call is recorded
                 return func(*args, **kwargs)
@@ -128,7 +131,7 @@ class Recorder(Program, ProxyTorchDispatchMode):
             raise refusal(func, args, kwargs, None, self.location) or error from None
         if (refused := refusal(func, args, kwargs, result, self.location)) is not None:
             raise refused
-        flat = pytree.tree_leaves(result, is_leaf=lambda v: v is None)
+        flat = leaves_of(result)
         tensors = [r for r in flat if isinstance(r, Tensor)]
         if not tensors and not call.mutates:
             return self._plain_result(facts, result, call)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from isthmus.diagnostics import SourceLocation
+from isthmus.frontend.leaves import tensors_in
 from isthmus.frontend.torch_private import outside_modes
 
 SMALL = 1 << 10
@@ -36,15 +38,15 @@ def refusal(
     where: SourceLocation | None,
 ) -> Exception | None:
     """Give the error that eager raises for the dtypes of a call on fake tensors, None where it raises none."""
-    leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
-    tensors = [v for v in leaves if isinstance(v, Tensor)]
+    tensors = tensors_in(args, kwargs)
     if func.namespace != "aten" or not tensors or any(t.device.type != "cpu" or t.is_sparse for t in tensors):
         return None
-    small = all(map(_is_small, tensors)) and not any(map(_is_large, pytree.tree_leaves(results)))
+    small = all(map(_is_small, tensors)) and not any(map(_is_large, tensors_in(results)))
     if not small and torch.Tag.pointwise not in func.tags and not func.name().startswith("aten::__"):
         return None
-    key = (func, spec, tuple(map(_kind, leaves)))
+    key = (func, _kind(args), _kind(kwargs))
     if key not in _known:
+        leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
         _known[key] = _tried(func, lambda: pytree.tree_unflatten([_real(v, small) for v in leaves], spec))
     known = _known[key]
     if known is None:
@@ -80,15 +82,19 @@ def _is_small(value: Tensor) -> bool:
     return known and value.numel() <= SMALL
 
 
-def _is_large(value: object) -> bool:
+def _is_large(value: Tensor) -> bool:
     """Whether the small tensors would make a large one; sizes that depend on data are no larger than the operands."""
-    return isinstance(value, Tensor) and all(type(s) is int for s in value.shape) and value.numel() > SMALL
+    return all(type(s) is int for s in value.shape) and value.numel() > SMALL
 
 
 def _kind(leaf: object) -> Hashable:
     """What an error about dtypes may depend on."""
     if isinstance(leaf, Tensor):
         return leaf.dtype, leaf.dim() > 0
+    if isinstance(leaf, list | tuple):
+        return tuple(map(_kind, cast(Sequence[object], leaf)))
+    if isinstance(leaf, Mapping):
+        return tuple([(name, _kind(value)) for name, value in cast(Mapping[str, object], leaf).items()])
     return (type(leaf), leaf) if isinstance(leaf, (bool, int, float, str, torch.dtype)) else type(leaf)
 
 

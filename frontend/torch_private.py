@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload, _get_dispatch_mode_pre_dispatch, _set_mode_pre_dispatch, unset_mode_pre_dispatch
+from torch._subclasses.fake_tensor import FakeTensorMode, in_kernel_invocation_manager
 from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -27,6 +28,23 @@ if TYPE_CHECKING:
 def storage_of(tensor: Tensor) -> int:
     """Give what identifies a tensor's storage."""
     return tensor.untyped_storage()._cdata
+
+
+def dispatch_keys(tensor: Tensor) -> int:
+    """Give which of torch's dispatch keys a tensor has: device, conjugate and negative bits, autograd."""
+    return torch._C._dispatch_keys(tensor).raw_repr()
+
+
+@contextmanager
+def as_kernels_see(fake_mode: FakeTensorMode) -> Generator[None]:
+    """Run on fake tensors as the meta tensors that they are; gives meta tensors."""
+    with in_kernel_invocation_manager(fake_mode):
+        yield
+
+
+def undispatched() -> AbstractContextManager[None]:
+    """Make tensors that no mode sees."""
+    return torch._C._DisableTorchDispatch()
 
 
 def schema_of(overload: OpOverload) -> torch.FunctionSchema:

@@ -20,6 +20,7 @@ from isthmus.diagnostics import UnsupportedError
 from isthmus.frontend.captured import Captured, Input
 from isthmus.frontend.finish import finish
 from isthmus.frontend.locations import from_frames
+from isthmus.frontend.memo import Memo
 from isthmus.frontend.modes import restored_modes
 from isthmus.frontend.outside import Outside
 from isthmus.frontend.python_calls import PythonCalls, intercepted
@@ -124,7 +125,7 @@ def _attempt(call: _Call, known: Sequence[sympy.Basic]) -> tuple[Recorder, Trace
     reads = AttributeReads()
     with _TRACING, restored_modes(), unchanged(modules, recorder), intercepted(recorder), reads:
         calls = PythonCalls(recorder)
-        with fake_mode, python_dispatcher(), recorder, calls:
+        with fake_mode, Memo(fake_mode), python_dispatcher(), recorder, calls:
             result = function(*given, **named)
         result = calls.backward.wrapped(opened(result))
         flat, spec = pytree.tree_flatten(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import cast
 
 from xdsl.dialects.builtin import ArrayAttr, FileLineColLoc, FusedLoc, IntAttr, LocationAttr, StringAttr, UnknownLoc
@@ -10,6 +11,7 @@ from xdsl.ir import Attribute, Operation
 from isthmus.diagnostics import SourceLocation
 
 
+@lru_cache(maxsize=4096)
 def location_attr(location: SourceLocation | None) -> LocationAttr:
     """Give the IR's form of a source location."""
     if location is None:
