@@ -59,6 +59,13 @@ class GridPlan(Plan):
     @cached_property
     def before_ownership(self) -> frozenset[Operation]:
         """The ops that it takes to know whose place a position goes to."""
+    @property
+    def owners_vote(self) -> bool:
+        """Whether all lanes of a warp walk a scatter's row at the same time, whose indices no point changes."""
+        n, chunk = k.points(self.kernel), self.chunk
+        together = isinstance(n, int) and chunk is not None and chunk == self.span and n % chunk == 0
+        return together and not self.varying[self.owner_index] & frozenset(self.kernel.parallel)
+
         found: set[Operation] = set()
         stack = [cast(Operation, self.owner_index.owner)]
         while stack:

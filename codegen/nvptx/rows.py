@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import cast
-
-from xdsl.ir import SSAValue
 
 from isthmus import ir
 from isthmus.codegen.cpu import reductions
 from isthmus.codegen.cpu.body import k_kind
-from isthmus.codegen.cpu.kernel import Loops, multiple
+from isthmus.codegen.cpu.kernel import multiple
 from isthmus.codegen.cpu.plan import Walk
 from isthmus.codegen.cpu.reductions import Accumulator
 from isthmus.codegen.dtypes import Operand
 from isthmus.codegen.llvm_text import I32, I64, Value
-from isthmus.codegen.nvptx.body import Lanes, ThreadBody, Whole
-from isthmus.codegen.nvptx.plan import GridPlan
-from isthmus.codegen.nvptx.threads import Threads
+from isthmus.codegen.nvptx.body import Lanes, Whole
+from isthmus.codegen.nvptx.owners import Owners
 from isthmus.dialects import kernel as k
 from isthmus.sizes import Dim
 
 
-class Rows(Loops):
+class Rows(Owners):
     """The row walks of one kernel, as one thread takes part in them."""
 
-    plan: GridPlan
-    body: ThreadBody
-    threads: Threads
     sinks: list[k.AccumulateOp]
-    owner: Value
-    """Which of the threads of a point of a scatter this is."""
 
     def _innermost(self, walk: Walk, d: int, unroll: int) -> None:
         if self.plan.sharers > 1:
@@ -39,13 +30,10 @@ class Rows(Loops):
             return
         if self.plan.owners == 1:
             super()._innermost(walk, d, unroll)
-            return
-        size = self.state.size(self.plan.sizes[d])
-        stop = multiple(self.f, size, self.plan.copies)
-        with self.f.loop(0, stop, self.plan.copies) as first:
-            self._own_places(walk, d, [first + n for n in range(self.plan.copies)])
-        with self.f.loop(stop, size) as position:
-            self._own_places(walk, d, [position])
+        elif self.plan.owners_vote:
+            self._by_votes(walk, d)
+        else:
+            self._one_after_the_other(walk, d)
 
     def _every_few(self, walk: Walk, d: int, unroll: int) -> None:
         """The positions of a row that are this warp's: one in as many as there are warps."""
@@ -65,33 +53,6 @@ class Rows(Loops):
         if stop.constant is None or stop.constant != size.constant:
             with f.loop(stop + mine, size, warps) as position:
                 step(position, 0)
-
-    def _own_places(self, walk: Walk, d: int, positions: Sequence[Value]) -> None:
-        """The row of a scatter that several threads walk: all indices are read, then what goes to my places is done."""
-        state, plan = self.state, self.plan
-        ops = [op for op in walk.ops if plan.scope_of(op) == len(plan.scopes) - 1]
-        known: list[dict[SSAValue, Operand]] = [{} for _ in positions]
-
-        @contextmanager
-        def at(n: int) -> Generator[None]:
-            with state.frame():
-                state.indices[d] = positions[n]
-                for value, operand in known[n].items():
-                    state.set(value, operand)
-                yield
-
-        for op in (op for op in ops if op in plan.before_ownership):
-            for n in range(len(positions)):
-                with at(n):
-                    self.body.emit(op)
-                    known[n] |= {r: state.get(r) for r in op.results}
-        for n in range(len(positions)):
-            with at(n):
-                index = cast(Value, state.get(plan.owner_index))
-                owner = self.f.binary("urem", index, self.f.index(plan.owners))
-                with self.f.when(self.f.compare("eq", owner, self.owner)), state.frame():
-                    for op in (op for op in ops if op not in plan.before_ownership):
-                        self.body.emit(op)
 
     def _walk(self, walk: Walk) -> None:
         body, plan = self.body, self.plan

@@ -163,6 +163,10 @@ class Threads:
             distance //= 2
         return operands
 
+    def vote(self, condition: Value) -> Value:
+        """Give a bit for each thread of the warp: whether the condition holds there. All of them must be here."""
+        return self.f.call("llvm.nvvm.vote.ballot.sync", I32, self.f.const(-1, I32), condition)
+
     def exchange(self, value: Value, distance: int) -> Value:
         """Give the value of the thread whose number differs by the bit `distance`."""
         f, bits = self.f, value.type.bits

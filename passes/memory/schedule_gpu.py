@@ -38,8 +38,10 @@ STEPS = 4
 """Steps in which a block walks a row: enough reads in flight, few enough registers."""
 FEW_BLOCKS = 1024
 """Blocks that fill a GPU, and start in two microseconds."""
-MOST_OWNERS = 64
-"""Threads that walk one row of a scatter at most."""
+LONG_SCATTER = 64
+"""A scatter's row of so many positions is walked by several threads."""
+MOST_OWNERS, ROWS_OF_OWNER = 256, 32
+"""Threads that walk one row of a scatter at most; positions that are worth one more of them, beyond the first 64."""
 INDICES = 16
 """Indices of a scatter that are read at once."""
 LONG_ROW = 256
@@ -223,13 +225,13 @@ def _owners(op: kernel.FusedOp, points: int) -> int:
     sinks = [o for o in op.block.ops if isinstance(o, (kernel.SinkOp, kernel.ReduceOp, kernel.CumulativeOp))]
     indices = {o.index_values[0] for o in sinks if isinstance(o, kernel.StoreOp) and o.index_values}
     scatter = len(indices) == 1 and all(isinstance(o, kernel.StoreOp) and o.index_values for o in sinks)
-    if not scatter or not op.rows or _extent(op, op.rows) < MOST_OWNERS or points == 0:
+    if not scatter or not op.rows or _extent(op, op.rows) < LONG_SCATTER or points == 0:
         return 1
     (index,) = indices
     if kernel.varying(op)[index] & frozenset(op.parallel):
         return 1
-    owners = 1
-    while owners < MOST_OWNERS and owners * points < 2 * BUSY_THREADS:
+    owners, most = 1, max(LONG_SCATTER, min(MOST_OWNERS, _extent(op, op.rows) // ROWS_OF_OWNER))
+    while owners < most and owners * points < 4 * BUSY_THREADS:
         owners *= 2
     return owners
 

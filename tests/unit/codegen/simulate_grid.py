@@ -177,6 +177,8 @@ class Grid(Registers):
             x = self.value(*arguments[0])
             r = np.nextafter(np.float32(1) / x, np.float32(np.inf))  # it may be a unit off
             return np.where(np.abs(r) < 2.0**-126, np.copysign(np.float32(0), r), r)
+        if name == "vote.ballot.sync":
+            return self._vote(*(self.value(of, v) for of, v in arguments))
         if name == "mulhi.ull":
             return high_product(*(self.value(of, v) for of, v in arguments))
         assert name.startswith("shfl.sync.bfly"), name
@@ -194,6 +196,19 @@ class Grid(Registers):
         if not inside.all():
             raise SimulationError("a shuffle with a thread outside its mask")
         return x[position[other]]
+
+    def _vote(self, mask: np.ndarray, condition: np.ndarray) -> np.ndarray:
+        """A bit for each lane of the warp; all lanes of the mask are here."""
+        here = np.zeros(self.count, np.uint32)
+        here[self.active] = 1
+        bits = np.zeros(self.count, np.uint32)
+        bits[self.active] = condition.astype(np.uint32)
+        warp = self.active - self.tid[self.active] % 32
+        lanes = warp[:, None] + np.arange(32)
+        wanted = (mask[:, None] >> np.arange(32, dtype=np.uint32)) & 1
+        if (wanted > here[np.minimum(lanes, self.count - 1)]).any():
+            raise SimulationError("a vote that not all its threads reach")
+        return (bits[lanes] << np.arange(32, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
 
     def _masked(self, name: str, arguments) -> np.ndarray | None:
         """Lane by lane, only where the mask is set."""

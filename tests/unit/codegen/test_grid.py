@@ -198,7 +198,7 @@ def test_a_schedule_that_does_not_fit_is_refused():
 
 
 @pytest.mark.parametrize("kind", ["add", "set", "max"])
-@pytest.mark.parametrize("n,m", [(100, 24), (300, 7)])
+@pytest.mark.parametrize("n,m", [(100, 24), (300, 7), (300, 128), (65, 256)])
 def test_a_long_scatter_has_owners(kind, n, m):
     """Every thread of a point writes the places that are its own, in order: what comes last stays."""
     body = f"""
@@ -210,6 +210,7 @@ def test_a_long_scatter_has_owners(kind, n, m):
     text = function(operands, [tensor([6, m])], [m, n], [PARALLEL, ROW], body, more=", initial = [0]")
     c = compare(text, torch.randn(6, m), torch.randn(n, m), torch.randint(0, 6, (n,)))
     assert c.kernel.properties["owners"].data == 64
+    assert ("vote.ballot" in nvptx.llvm_text([c.kernel], "sm_90a")[0]) == (m % 128 == 0)
 
 
 def backward_rows(dtype, dims, partitions):
