@@ -1,7 +1,7 @@
 """Whole programs of a GPU on disk: the program as data; its kernels are in the cache by name, its launches too.
 
-Only what one native function launches is kept. A kernel's code for buffers at odd addresses can not be made without
-the kernel itself, so a program from disk lays out anew the arguments that lie at such.
+Only what runs none of its kernels by torch's operators is kept. A kernel's code for buffers at odd addresses can not be
+made without the kernel itself, so a program from disk lays out anew the arguments that lie at such.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import struct
 
 import torch
 
+from isthmus.codegen.nvptx import host_program
 from isthmus.dialects.program import Program
 from isthmus.driver.on_device import native_of
 from isthmus.runtime import cache, cpu
@@ -59,17 +60,20 @@ def kept_on_device(
         assert isinstance(program, Program)
         loaded = loader.load(dict.fromkeys(program.kernels, _gone))
         kernels: list[Kernel] = []
+        there: dict[str, Loaded] = {}
         alignment = 1
         for step in program.kernel_calls:
             code = loaded[step.symbol]
             assert isinstance(code, Loaded)
+            there[step.symbol] = code
             kernels.append(Kernel(Launcher(loader, step.symbol, _gone, code)))
             alignment = max(alignment, code.facts.alignment)
         made = DeviceProgram(program, kernels, device, alignment=alignment)
         native = native_of(program, kernels, loader, made)
+        if native is None and host_program.anywhere(program, {name: code.facts for name, code in there.items()}):
+            return None
     except (Gone, AssertionError, KeyError, pickle.UnpicklingError, AttributeError, EOFError, struct.error):
         return None
-    if native is None:
-        return None
-    made.use(native)
+    if native is not None:
+        made.use(native)
     return made, more

@@ -61,8 +61,10 @@ def make_on_device(
         _kernel(op, step.symbol, loader, generators, loaded) for op, step in zip(ops, program.kernel_calls, strict=True)
     ]
     made = DeviceProgram(program, kernels, device)
-    if made.native and (native := native_of(program, kernels, loader, made, use_cache=use_cache)) is not None:
-        made.use(native)
+    if made.native:
+        native = native_of(program, kernels, loader, made, use_cache=use_cache)
+        if native is not None:
+            made.use(native)
         if keep is not None:
             keep(program, "")
     record.stage("compile", "asm", lambda: _ptx(func, loader.arch))

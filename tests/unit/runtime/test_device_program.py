@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from isthmus.codegen.nvptx import host_program
 from isthmus.diagnostics import IRError
 from isthmus.driver.kept_on_device import keep_on_device, kept_on_device
 from isthmus.runtime import cache
@@ -210,6 +211,26 @@ def test_a_program_from_disk_needs_no_kernel_again(
     torch.testing.assert_close(program([x, y, odd]), chain(x, y, b))
     assert len(driver.linked) == linked
     assert kept_on_device("other key", torch.device("cpu"), with_driver=driver) is None
+
+
+def test_a_program_from_disk_may_have_no_native_form(
+    driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ISTHMUS_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(host_program, "refusal", lambda program, launches: "it looks for errors")
+    first = on_fake_device(CHAIN, driver, use_cache=True)
+    keep_on_device("key", first.program, first.device, with_driver=driver)
+    del first
+    gc.collect()
+    cache.current().forget_memory()
+    linked = len(driver.linked)
+    found = kept_on_device("key", torch.device("cpu"), with_driver=driver)
+    assert found is not None and not found[0].is_one_call
+    x, y, b = inputs()
+    torch.testing.assert_close(found[0]([x, y, b]), chain(x, y, b))
+    odd = torch.cat([torch.zeros(1), b])[1:]
+    torch.testing.assert_close(found[0]([x, y, odd]), chain(x, y, b))
+    assert len(driver.linked) == linked
 
 
 def test_a_program_whose_kernels_are_gone_is_not_taken_from_disk(
