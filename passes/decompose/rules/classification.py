@@ -167,3 +167,29 @@ def multi_margin_loss(
     total = e.sum(z, (1,))
     loss = e.div(total, like(e, shape[1], total))
     return _averaged(e, call, loss, e.const_like(1, loss), reduction)
+
+
+@decomposition("multilabel_margin_loss.default")
+def multilabel_margin_loss(e: Emitter, call: Call, x: SSAValue, target: SSAValue, reduction: int) -> SSAValue:
+    """Σ over the classes t before the first negative one, over the others j, of max(1 - x[t] + x[j], 0) / classes"""
+    rows = e.convert(_rows(e, x), inside(ir.dtype_of(x)))
+    shape = ir.shape_of(rows)
+    count, classes = shape
+    listed, position = e.reshape(target, shape), e.iota(shape, 1)
+    negative = e.cmp("lt", listed, e.zeros_like(listed))
+    first = e.reduce("min", e.select(negative, position, e.full(classes, shape, "i64")), (1,))
+    live = e.cmp("lt", position, e.broadcast(first, shape, (0,)))
+    label = e.select(live, listed, e.zeros_like(listed))
+    picked = e.gather(rows, (e.iota(shape, 0), label), (0, 1))
+    pairs = (count, classes, classes)
+    live = e.broadcast(live, pairs, (0, 1))
+    is_label = e.and_(live, e.cmp("eq", e.iota(pairs, 2), e.broadcast(label, pairs, (0, 1))))
+    own = e.broadcast(e.reduce("or", is_label, (1,)), pairs, (0, 2))
+    z = e.add(
+        e.sub(e.const(1, pairs, ir.dtype_of(rows)), e.broadcast(picked, pairs, (0, 1))),
+        e.broadcast(rows, pairs, (0, 2)),
+    )
+    counts = e.and_(e.and_(live, e.not_(own)), e.cmp("gt", z, e.zeros_like(z)))
+    total = e.sum(e.select(counts, z, e.zeros_like(z)), (1, 2))
+    loss = e.div(total, like(e, classes, total))
+    return _averaged(e, call, loss, e.const_like(1, loss), reduction)
