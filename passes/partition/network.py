@@ -19,6 +19,7 @@ from isthmus.passes.partition.joint import Joint
 from isthmus.passes.partition.memory import written
 from isthmus.passes.partition.min_cut import Capacity, FlowNetwork
 from isthmus.passes.partition.recompute import NEVER, Cone, cones, tag_of, why_once
+from isthmus.passes.partition.work import operations
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ MEMORY = Weights(keep=256, write=16, read=4)
 
 TRAFFIC = Weights(keep=2, write=16, read=16)
 """The fewest bytes moved: what forward writes in any case is kept rather than written by backward again."""
+
+AHEAD = 32
+"""How many additions may move from backward to forward for a 256th byte kept less: no forward needs them by itself."""
 
 AVOID = 1 << 20
 """How many times dearer a value is that the policy would rather have recomputed."""
@@ -89,7 +93,7 @@ def price_values(joint: Joint, weights: Weights = MEMORY, *, inputs_are_free: bo
         op = value.owner
         assert isinstance(op, Operation)
         ours = op in joint.forward_ops
-        once = why_once(op, cone) if ours else None
+        once = why_once(op, cone) if ours or tag_of(op) == "must_save" else None
         tag = None if once else (tag_of(op) if ours else _inherited_tag(op, tags))
         if tag in ("must_recompute", "prefer_recompute"):
             tags[value] = tag
@@ -116,23 +120,61 @@ def _inherited_tag(op: Operation, tags: Mapping[SSAValue, str]) -> str | None:
 def plan_min_cut(joint: Joint, weights: Weights = MEMORY, *, inputs_are_free: bool = True) -> Plan:
     """Keep the cheapest values from which backward can compute the rest."""
     priced = price_values(joint, weights, inputs_are_free=inputs_are_free)
-    flow = FlowNetwork()
+    crossing = [v for v, side in _sides(priced).items() if side.computed and not side.unread]
+    return Plan(joint, _keepable(crossing), priced.prices, priced.cones)
+
+
+def run_ahead(joint: Joint) -> frozenset[Operation]:
+    """Give the ops of backward's own that forward runs when the minimum cut is made."""
+    return frozenset(v.owner for v, side in _sides(price_values(joint)).items() if side.ahead)  # pyright: ignore
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Where the cut leaves a value.
+
+    `computed`: backward need not compute it; `unread`: backward does not read it; `ahead`: it is backward's own and
+    forward computes it.
+    """
+
+    computed: bool
+    unread: bool
+    ahead: bool
+
+
+def _sides(priced: Plan) -> dict[SSAValue, _Side]:
+    """Make the minimum cut.
+
+    An op of backward's own has a third node, which tells whether forward runs it: with a value that forward is to have
+    go the ops that lead to it, and what is dear does not run in both.
+    """
+    joint, flow = priced.joint, FlowNetwork()
     source, sink = flow.node(), flow.node()
     wanted = joint.wanted_by_tangents()
     ends: dict[SSAValue, tuple[int, int]] = {}
+    ahead: dict[Operation, int] = {}
     for value in leading_to(wanted, joint):
-        price = priced.prices[value]
+        price, op = priced.prices[value], value.owner
         start, end = ends[value] = flow.node(), flow.node()
         flow.edge(start, end, price.cross)
         if price.why_once is not None or price.again:
             flow.edge(source, start, None if price.why_once is not None else price.again)
         for operand in _operands(value):
             flow.edge(ends[operand][1], start, None)
+        if isinstance(op, Operation) and op not in joint.forward_ops:
+            if op not in ahead:
+                ahead[op] = flow.node()
+                flow.edge(ahead[op], sink, operations(joint, op) // AHEAD)
+                for operand in ir.operands_of(op):
+                    if operand.owner in ahead:
+                        flow.edge(ahead[op], ahead[operand.owner], None)  # pyright: ignore
+            flow.edge(start, ahead[op], None)
+            if why_once(op, priced.cones[value]) is not None:
+                flow.edge(ahead[op], start, None)
     for value in wanted:
         flow.edge(ends[value][1], sink, None)
     before = flow.minimum_cut(source, sink).before
-    crossing = [v for v, (start, end) in ends.items() if before[start] and not before[end]]
-    return Plan(joint, _keepable(crossing), priced.prices, priced.cones)
+    return {v: _Side(before[s], before[e], v.owner in ahead and before[ahead[v.owner]]) for v, (s, e) in ends.items()}  # pyright: ignore
 
 
 def plan_min_traffic(joint: Joint) -> Plan:

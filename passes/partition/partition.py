@@ -32,6 +32,7 @@ from isthmus import ir
 from isthmus.diagnostics import IRError
 from isthmus.dialects.signature import Signature
 from isthmus.passes.partition.choose import Choose, plan_chosen
+from isthmus.passes.partition.early import plan_early
 from isthmus.passes.partition.joint import Joint
 from isthmus.passes.partition.narrow import narrowed
 from isthmus.passes.partition.network import Plan, plan_default, plan_min_cut, plan_min_traffic
@@ -39,7 +40,8 @@ from isthmus.passes.partition.split import FORWARD, Halves, split
 from isthmus.passes.partition.verify import verify_halves
 
 STRATEGIES: dict[str, Callable[[Joint], Plan]] = {
-    "min-cut": plan_min_cut,
+    "min-cut": plan_early,
+    "min-cut-late": plan_min_cut,
     "min-traffic": plan_min_traffic,
     "default": plan_default,
 }
@@ -76,10 +78,11 @@ def plan_partition(
 class PartitionPass(ModulePass):
     """Needs: prim functions; those with tangents are joint ones. Leaves: @forward, and @backward where gradients are.
 
-    `strategy`: `min-cut` keeps the fewest bytes that need nothing but pointwise recomputation, `min-traffic` what makes
-    both halves move the fewest (it keeps what a library call in backward reads), `default` whatever backward reads;
-    `optimal` recomputes as little as a `budget` allows: the most bytes that backward holds at once, or (up to 1) a
-    fraction of what it holds with min-cut. A function without tangents becomes @forward.
+    `strategy`: `min-cut` keeps the fewest bytes that need nothing but pointwise recomputation; the gradient of a scalar
+    begins in forward where that leaves less (not with `min-cut-late`). `min-traffic` makes both halves move the fewest
+    (it keeps what a library call in backward reads), `default` keeps whatever backward reads; `optimal` recomputes as
+    little as a `budget` allows: the most bytes that backward holds at once, or (up to 1) a fraction of what it holds
+    with min-cut. A function without tangents becomes @forward.
     """
 
     name = "partition"

@@ -132,6 +132,14 @@ def _needed(values: Iterable[SSAValue], ops: Sequence[Operation]) -> set[Operati
     return found
 
 
+def copied(joint: Joint) -> FuncOp:
+    """Give a copy of a joint function."""
+    func = _function(joint.func.sym_name.data, joint.block.args, joint.ops, joint.returned)
+    joint.signature.attach(func)
+    _copy_attributes(joint.func, func)
+    return func
+
+
 def _function(
     name: str, arguments: Sequence[SSAValue], ops: Sequence[Operation], results: Sequence[SSAValue]
 ) -> FuncOp:

@@ -63,7 +63,10 @@ def _parser() -> argparse.ArgumentParser:
             help="one per argument: 4x8xf32 (normal), 4x8xi64%%97 (below 97), an added ! asks for its gradient",
         )
         command.add_argument(
-            "--strategy", choices=("min-cut", "min-traffic", "default", "optimal"), default="min-cut", help="how to cut"
+            "--strategy",
+            choices=("min-cut", "min-cut-late", "min-traffic", "default", "optimal"),
+            default="min-cut",
+            help="how to cut",
         )
         command.add_argument("--seed", type=int, default=0, help="of the inputs (default: %(default)s)")
     return parser

@@ -25,7 +25,8 @@ MODES: dict[str, Mapping[str, object]] = {
 class Options:
     """Options of one compilation.
 
-    `backend`: one of BACKENDS. `strategy`: how forward and backward are cut: min-cut (fewest bytes saved), min-traffic
+    `backend`: one of BACKENDS. `strategy`: how forward and backward are cut: min-cut (fewest bytes saved; a scalar loss
+    may compute the beginning of its gradient, which min-cut-late leaves to backward), min-traffic
     (fewest bytes moved), default (save what backward reads) or optimal (recompute as little as `memory_budget` allows:
     the most bytes that backward holds at once, or up to 1 a fraction of what it holds with min-cut; a budget implies
     the strategy). `verify`: "none", "once" (the joint program), "each-pass" (run the program on the call's own inputs
@@ -157,7 +158,7 @@ def _shown(value: object) -> str:
 
 _ALLOWED: dict[str, tuple[object, ...]] = {
     "backend": BACKENDS,
-    "strategy": ("min-cut", "min-traffic", "default", "optimal"),
+    "strategy": ("min-cut", "min-cut-late", "min-traffic", "default", "optimal"),
     "verify": ("none", "once", "each-pass"),
     "math": ("strict",),
     "decompositions": ("default", "none"),

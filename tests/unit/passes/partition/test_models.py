@@ -32,7 +32,7 @@ def differentiated(types: Sequence[Attribute], roles: Sequence[Argument], progra
 
 
 def bytes_kept(types: Sequence[Attribute], roles: Sequence[Argument], program: Program) -> tuple[int, Plan, Halves]:
-    plan, halves = check(differentiated(types, roles, program))
+    plan, halves = check(differentiated(types, roles, program), "min-cut-late")
     return saved_bytes(plan, halves), plan, halves
 
 
@@ -173,7 +173,7 @@ def test_a_transformer_layer_keeps_what_its_contractions_give_and_the_stream() -
     rows, lse = 4 * B * T, 4 * B * T * H
     sizes: list[int] = []
     for layers in (1, 2, 3):
-        plan, halves = check(gpt(layers))
+        plan, halves = check(gpt(layers), "min-cut-late")
         assert not [op for op in halves.recomputed if isinstance(op, (prim.ContractionOp, prim.StructuredOp))]
         sizes.append(saved_bytes(plan, halves))
     a_layer = (2 + 3 + 1 + 4) * token + 4 * rows + lse
@@ -182,7 +182,7 @@ def test_a_transformer_layer_keeps_what_its_contractions_give_and_the_stream() -
 
 def test_recomputation_does_not_grow_with_depth() -> None:
     def again(layers: int) -> int:
-        _, halves = check(gpt(layers))
+        _, halves = check(gpt(layers), "min-cut-late")
         return len(halves.recomputed)
 
     one, two, three = map(again, (1, 2, 3))

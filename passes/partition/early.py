@@ -1,0 +1,155 @@
+"""Let forward begin with backward's work, where what that leaves is smaller than what backward needs to begin it.
+
+Before, for a scalar result with the tangent t (a loss):
+    %b = prim.broadcast %t {dims = []} : tensor<1024x8192xf32>
+    %d = prim.mul %p, %b                                            // p: 32 MiB
+    %g = prim.dot %d, %x {...} : tensor<8192x256xf32>               // 8 MiB
+After, with all of it for t = 1, which needs no tangent, and t as a last factor:
+    %one = prim.const {value = 1.0} : tensor<f32>
+    %b = prim.broadcast %one {dims = []} : tensor<1024x8192xf32>
+    %d = prim.mul %p, %b
+    %u = prim.dot %d, %x {...} : tensor<8192x256xf32>
+    %s = prim.broadcast %t {dims = []} : tensor<8192x256xf32>
+    %g = prim.mul %u, %s
+
+Gradients are linear in tangents: this holds for each value that depends on one scalar tangent through ops that are
+linear in it. What moves is a beginning of backward with no more arithmetic than forward has, so that a forward that no
+backward follows computes at most twice as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import Operation, SSAValue
+
+from isthmus import ir
+from isthmus.dialects import prim
+from isthmus.ir import Literal
+from isthmus.passes.partition.joint import Joint
+from isthmus.passes.partition.linear import is_linear_in
+from isthmus.passes.partition.network import Plan, plan_min_cut, run_ahead
+from isthmus.passes.partition.split import copied
+from isthmus.passes.partition.work import operations
+
+WORTH = (7, 8)
+"""How much of the bytes kept may be left for this to be worth a product with the tangent at the end."""
+
+WAITS = ("f64", "f32", "bf16")
+"""Types in which a gradient can wait for its factor: losses are scaled because float16 would underflow without."""
+
+
+def plan_early(joint: Joint) -> Plan:
+    """Plan the minimum cut, with what forward does ahead where that keeps fewer bytes; its joint function is new."""
+    plain = plan_min_cut(joint)
+    movable = _movable(joint)
+    if not movable:
+        return plain
+    unscaled, ops = _scaled_last(joint, movable)
+    ahead = run_ahead(unscaled)
+    moved = [op for op, copy in zip(movable, ops, strict=True) if copy in ahead]
+    if not moved:
+        return plain
+    early = plan_min_cut(_scaled_last(joint, moved)[0])
+    return early if _kept_bytes(early) * WORTH[1] <= _kept_bytes(plain) * WORTH[0] else plain
+
+
+def _kept_bytes(plan: Plan) -> int:
+    """Bytes that are held for backward alone: a walk from what it reads up to what is kept."""
+    kept = frozenset(plan.kept)
+    pending = plan.joint.wanted_by_tangents()
+    seen, found = set(pending), 0
+    while pending:
+        value = pending.pop()
+        if value in kept:
+            price = plan.prices[value]
+            found += price.nbytes if price.keep != 0 else 0
+        elif isinstance(value.owner, Operation):
+            fresh = [v for v in ir.operands_of(value.owner) if v not in seen]
+            seen.update(fresh)
+            pending += fresh
+    return found
+
+
+def _movable(joint: Joint) -> list[Operation]:
+    """Give the beginning of backward that is the same function of t = 1, times t."""
+    tangents = [joint.block.args[i] for i in joint.signature.tangents.values()]
+    seed: dict[SSAValue, SSAValue] = {t: t for t in tangents if ir.shape_of(t) == () and ir.dtype_of(t) in WAITS}
+    allowed = sum(operations(joint, op) for op in joint.forward_ops) if seed else 0
+    found: list[Operation] = []
+    for op in joint.ops:
+        if op in joint.forward_ops or op not in joint.backward_ops:
+            continue
+        allowed -= operations(joint, op)
+        if allowed < 0:
+            break
+        depends = [v for v in ir.operands_of(op) if v in joint.after_tangent]
+        if not depends:
+            continue
+        sources = {seed.get(v) for v in depends}
+        if len(sources) == 1 and None not in sources and _may_wait(op) and is_linear_in(op, frozenset(depends)):
+            found.append(op)
+            seed.update(dict.fromkeys(op.results, seed[depends[0]]))
+    return found
+
+
+def _may_wait(op: Operation) -> bool:
+    return all(ir.dtype_of(r) in WAITS for r in op.results)
+
+
+def _scaled_last(joint: Joint, moved: Sequence[Operation]) -> tuple[Joint, list[Operation]]:
+    """Give a copy in which the ops compute for t = 1, what others read of them is scaled; and the ops in the copy."""
+    func = copied(joint)
+    copy = Joint.of(func)
+    place = {op: i for i, op in enumerate(joint.ops)}
+    ops = [copy.ops[place[op]] for op in moved]
+    ahead = frozenset(ops)
+    tangents = frozenset(copy.block.args[i] for i in copy.signature.tangents.values())
+    seed: dict[SSAValue, SSAValue] = {t: t for t in tangents}
+    ones: dict[SSAValue, SSAValue] = {}
+    for op in ops:
+        depends = [v for v in ir.operands_of(op) if v in copy.after_tangent]
+        seed.update(dict.fromkeys(op.results, seed[depends[0]]))
+        for index, operand in enumerate(op.operands):
+            if operand in tangents:
+                op.operands[index] = ones.get(operand) or ones.setdefault(operand, _one(copy, operand))
+    for op in ops:
+        for result in op.results:
+            late = [use for use in tuple(result.uses) if use.operation not in ahead]
+            if late:
+                scaled = _scaled(result, seed[result])
+                for use in late:
+                    use.operation.operands[use.index] = scaled
+    return Joint.of(func), ops
+
+
+def _one(joint: Joint, tangent: SSAValue) -> SSAValue:
+    const = ir.create_op(prim.ConstOp, [], [tangent.type], {"value": Literal.of(1.0)})
+    first = joint.block.first_op
+    assert first is not None
+    joint.block.insert_op_before(const, first)
+    return const.results[0]
+
+
+def _scaled(value: SSAValue, tangent: SSAValue) -> SSAValue:
+    """Multiply in the wider of both types, right behind the value."""
+    after, shape = value.owner, ir.shape_of(value)
+    assert isinstance(after, Operation) and after.parent is not None
+    wide = max(ir.dtype_of(value), ir.dtype_of(tangent), key=ir.itemsize)
+    made: list[Operation] = []
+
+    def op(cls: type[Operation], operands: Sequence[SSAValue], type_: ir.Attribute, **literals: object) -> SSAValue:
+        properties = {k: Literal.of(v) for k, v in literals.items()}  # pyright: ignore
+        made.append(ir.create_op(cls, operands, [type_], properties, location=after.location))
+        return made[-1].results[0]
+
+    def converted(x: SSAValue, dtype: str) -> SSAValue:
+        return x if ir.dtype_of(x) == dtype else op(prim.ConvertOp, [x], ir.like(x.type, dtype))
+
+    factor = converted(tangent, wide)
+    if shape:
+        factor = op(prim.BroadcastOp, [factor], ir.tensor(shape, wide), dims=())
+    product = op(prim.MulOp, [converted(value, wide), factor], ir.tensor(shape, wide))
+    result = converted(product, ir.dtype_of(value))
+    after.parent.insert_ops_after(made, after)
+    return result
