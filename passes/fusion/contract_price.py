@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import cast
 
 from isthmus import ir
@@ -13,10 +14,11 @@ from isthmus.dialects.prim.base import ints
 from isthmus.ir import Shape
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index
+from isthmus.passes.analysis.products import Product, Side
 from isthmus.passes.fusion.draft import Draft
 from isthmus.passes.fusion.emit import Strides, linear_index
 from isthmus.passes.fusion.graph import Node, Value
-from isthmus.passes.fusion.instructions import Refused
+from isthmus.passes.fusion.instructions import Instr, Refused
 from isthmus.passes.fusion.traffic import points, work
 
 LEAST = 16
@@ -26,7 +28,13 @@ LARGE = 1 << 24
 """Multiplications from which a kernel of ours multiplies no slower than the library: measured."""
 
 LOSS = 0.05
-"""The part of its time that a smaller product loses: more of it is packing."""
+"""The part of its time that a smaller product of unknown size loses: more of it is packing."""
+
+GAIN = 0.97
+"""A product with nothing around it is a kernel of ours where that costs less than so much of the library's call."""
+
+TILE, DOTS = (6, 16), (3, 4)
+"""Rows and columns of tiles that costs are compared for, on whatever machine the kernels run."""
 
 FLOPS_PER_BYTE = 5.0
 """Floating-point operations of a product in the time of moving a byte."""
@@ -60,19 +68,31 @@ class Policy:
         return {"library": None, "large": Policy(LARGE), "own": Policy(), "joined": joined, "auto": auto}[contractions]
 
     def takes(self, op: prim.DotOp) -> bool:
-        """Whether a product may be a kernel's: no few rows, columns or terms, and known how many rows and columns."""
+        """Whether a product may be a kernel's: it is known how many rows and columns, and there are not few of them.
+
+        Where costs are compared, few are a matter of costs.
+        """
         m, n, k = _extents(op)
         known = isinstance(m, int) and isinstance(n, int) and min(m, n, cost.numeric(k)) >= LEAST
-        return known and cost.flops(op) >= 2 * self.least
+        priced = self.weighs and all(isinstance(x, int) and x > 1 for x in (m, n, k))
+        return (known or priced) and cost.flops(op) >= 2 * self.least
 
-    def loss(self, node: Node) -> float:
-        """What a product loses by being a kernel of ours, in bytes moved."""
+    def loss(self, node: Node, product: Product | None) -> float:
+        """What a product loses by being a kernel of ours, in bytes moved; below 0 it gains."""
         flops = cost.flops(cast(prim.DotOp, node.op))
-        return LOSS * flops / FLOPS_PER_BYTE if self.weighs and flops < 2 * LARGE else 0.0
+        if not self.weighs or flops >= 2 * LARGE:
+            return 0.0
+        form = product.best(TILE, DOTS) if product is not None else None
+        if product is None:
+            return LOSS * flops / FLOPS_PER_BYTE
+        return (form.cost - product.library) / FLOPS_PER_BYTE if form is not None else inf
 
-    def takes_alone(self, node: Node) -> bool:
+    def takes_alone(self, node: Node, product: Product | None) -> bool:
         """Whether a product with nothing around it is better made by a kernel of ours."""
-        return self.alone and cost.flops(cast(prim.DotOp, node.op)) >= 2 * LARGE
+        if not self.alone or cost.flops(cast(prim.DotOp, node.op)) >= 2 * LARGE:
+            return self.alone
+        form = product.best(TILE, DOTS) if product is not None else None
+        return form is not None and product is not None and form.cost < GAIN * product.library
 
 
 def _extents(op: prim.DotOp) -> Shape:
@@ -82,6 +102,36 @@ def _extents(op: prim.DotOp) -> Shape:
     rows = [s for d, s in enumerate(a) if d not in (*batch, *contract)]
     columns = [s for d, s in enumerate(b) if d not in (*ints(op.batch_b.data), *ints(op.contract_b.data))]
     return tuple(cost.product(tuple(group)) for group in (rows, columns, [a[d] for d in contract]))
+
+
+def product_of(draft: Draft, classes: Mapping[int, str], strides: Strides) -> Product | None:
+    """Describe a product to the model of costs; None where sizes are not known. `classes`: batch, m, n, k by dim."""
+    extent = {c: 1 for c in ("batch", "m", "n", "k")}
+    for d, class_ in classes.items():
+        size = draft.sizes[d]
+        if not isinstance(size, int):
+            return None
+        extent[class_] *= size
+    (dot,) = (i for i in draft.instrs if i.kind == "dot")
+    a, b = (_side(factor, own, classes, strides) for factor, own in zip(dot.args, ("m", "n"), strict=True))
+    return Product(extent["m"], extent["n"], extent["k"], a, b, extent["batch"])
+
+
+def _side(factor: Instr, own: str, classes: Mapping[int, str], strides: Strides) -> Side:
+    """How a factor lies in memory."""
+    if factor.kind != "load":
+        return Side(True, 0, 0.0)
+    value, index, guarded = cast("tuple[Value, Index, bool]", factor.data)
+    linear = linear_index(value, index, strides)
+    if guarded or not linear.is_affine() or linear.values():
+        return Side(True, 0, 0.0)
+    steps: dict[str, list[int]] = {own: [], "k": []}
+    for d in linear.dims():
+        steps.get(classes[d], []).append(abs(cost.numeric(linear.coefficient(d))))
+    turned = min(steps["k"], default=1) <= min(steps[own], default=1)
+    across = min(steps[own if turned else "k"], default=1)
+    near = min(steps["k" if turned else own], default=1) == 1
+    return Side(turned, across * ir.itemsize(value.dtype), None if near else 0.0)
 
 
 def dearer(draft: Draft, summed: int) -> float:

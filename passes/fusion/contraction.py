@@ -25,10 +25,11 @@ from isthmus.dialects.prim.base import ints
 from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index
+from isthmus.passes.analysis.products import Product
 from isthmus.passes.fusion.ability import Ability
 from isthmus.passes.fusion.align import align
 from isthmus.passes.fusion.clusters import Cluster, build
-from isthmus.passes.fusion.contract_price import Policy, dearer, require_vectors
+from isthmus.passes.fusion.contract_price import Policy, dearer, product_of, require_vectors
 from isthmus.passes.fusion.draft import Draft
 from isthmus.passes.fusion.emit import Layout, Strides, create, emit_body
 from isthmus.passes.fusion.graph import Kind, Node, Value
@@ -172,7 +173,7 @@ def take_contractions(merger: Merger, fixed: frozenset[Value], policy: Policy, t
         trial.take_prologue(value)
     for node in list(trial.nodes):
         trial.take_epilogue(node)
-        if policy.takes_alone(node) or (trial.ability.alone and not policy.weighs):
+        if node not in trial.own and trial.is_worth_it_alone(node):
             trial.take_alone(node)
     for value in factors:  # what a product alone was not worth one with an epilogue may be
         trial.take_prologue(value)
@@ -185,6 +186,29 @@ class _Contractions:
         self.merger, self.fixed, self.policy, self.ability = merger, fixed, policy, ability
         self.nodes = [n for n in merger.externs if is_contraction(n, ability, policy)]
         self.own: dict[Node, Contraction] = {}
+        self._products: dict[Node, Product | None] = {}
+
+    def product(self, node: Node) -> Product | None:
+        """What the model of costs is told about a product that is still a library call."""
+        if node not in self._products:
+            try:
+                made = self._rebuilt(node)
+            except Refused:
+                self._products[node] = None
+            else:
+                classes = classes_of(node, made.frames[node], len(made.inner))
+                self._products[node] = product_of(made.draft, classes, self.merger.strides)
+        return self._products[node]
+
+    def loss(self, node: Node) -> float:
+        """What a product that is still a library call loses by being a kernel of ours, in bytes moved."""
+        return self.policy.loss(node, self.product(node)) if self.policy.weighs else 0.0
+
+    def is_worth_it_alone(self, node: Node) -> bool:
+        """Whether a product with nothing around it becomes a kernel."""
+        if self.ability.alone and not self.policy.weighs:
+            return True
+        return self.policy.alone and self.policy.takes_alone(node, self.product(node))
 
     def factors(self) -> list[Value]:
         """Buffers that only products read, and that a kernel computes."""
@@ -215,7 +239,7 @@ class _Contractions:
         except Refused as refused:
             self._refuse(value.maker, readers, refused.reason)
             new = None
-        price -= sum(self.policy.loss(u) for u in readers if isinstance(u, Node))
+        price -= sum(self.loss(u) for u in readers if isinstance(u, Node))
         if new is not None and _price(new) - self._other_factors(new, readers) >= price:
             self._refuse(value.maker, readers, "computing it inside the product would cost more than reading it")
             new = None
@@ -270,7 +294,7 @@ class _Contractions:
         except Refused as refused:
             self._refuse(node, [reader], refused.reason)
             return
-        price = _price([base, reader]) + cost.LAUNCH_BYTES - (self.policy.loss(node) if own is None else 0.0)
+        price = _price([base, reader]) + cost.LAUNCH_BYTES - (self.loss(node) if own is None else 0.0)
         if _price([merged]) >= price:
             self._refuse(node, [reader], "together they would move more bytes")
             return

@@ -8,25 +8,41 @@ func.func @large_alone(%x: tensor<1024x256xf32>, %w: tensor<256x256xf32>) -> ten
   func.return %d : tensor<1024x256xf32>
 }
 
-// A small one is the library's: more of it is packing.
+// A small one too, where rows of the one factor need no packing.
 // CHECK-LABEL: @small_alone
-// CHECK-NEXT:  kernel.extern
-func.func @small_alone(%x: tensor<64x784xf32>, %w: tensor<784x128xf32>) -> tensor<64x128xf32> {
-  %d = prim.dot %x, %w {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<64x128xf32>
-  func.return %d : tensor<64x128xf32>
+// CHECK-NEXT:  kernel.contract
+func.func @small_alone(%x: tensor<32x784xf32>, %w: tensor<784x128xf32>) -> tensor<32x128xf32> {
+  %d = prim.dot %x, %w {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<32x128xf32>
+  func.return %d : tensor<32x128xf32>
 }
 
-// What a small product loses outweighs a short pass over its result.
-// CHECK-LABEL: @small_with_little_after
+// Few rows are no tile.
+// CHECK-LABEL: @few_rows_alone
+// CHECK-NEXT:  kernel.extern
+func.func @few_rows_alone(%x: tensor<4x784xf32>, %w: tensor<784x128xf32>) -> tensor<4x128xf32> {
+  %d = prim.dot %x, %w {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<4x128xf32>
+  func.return %d : tensor<4x128xf32>
+}
+
+// They do no harm where both factors run along the terms.
+// CHECK-LABEL: @few_rows_along_terms
+// CHECK-NEXT:  kernel.contract
+func.func @few_rows_along_terms(%x: tensor<4x784xf32>, %w: tensor<10x784xf32>) -> tensor<4x10xf32> {
+  %d = prim.dot %x, %w {batch_a = [], batch_b = [], contract_a = [1], contract_b = [1]} : tensor<4x10xf32>
+  func.return %d : tensor<4x10xf32>
+}
+
+// Nor does what follows make a tile of few rows.
+// CHECK-LABEL: @few_rows_and_little_after
 // CHECK:       kernel.extern
 // CHECK:       kernel.fused
-func.func @small_with_little_after(%x: tensor<64x2048xf32>, %w: tensor<2048x64xf32>) -> tensor<64x64xf32> {
-  %d = prim.dot %x, %w {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<64x64xf32>
-  %t = prim.abs %d : tensor<64x64xf32>
-  func.return %t : tensor<64x64xf32>
+func.func @few_rows_and_little_after(%x: tensor<7x64xf32>, %w: tensor<64x64xf32>) -> tensor<7x64xf32> {
+  %d = prim.dot %x, %w {batch_a = [], batch_b = [], contract_a = [1], contract_b = [0]} : tensor<7x64xf32>
+  %t = prim.abs %d : tensor<7x64xf32>
+  func.return %t : tensor<7x64xf32>
 }
 
-// A long one does not.
+// A long pass over the result is saved.
 // CHECK-LABEL: @small_with_much_after
 // CHECK-NEXT:  kernel.contract
 func.func @small_with_much_after(%x: tensor<128x64xf32>, %w: tensor<64x512xf32>) -> tensor<128x512xf32> {
