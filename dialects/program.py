@@ -248,6 +248,12 @@ class Program:
         return all(b.place.kind in ("saved", "argument") or b.place in kept for b in self.results[self.kept :])
 
     @property
+    def handed_over(self) -> tuple[int, ...]:
+        """The results that lie where saved arguments were, in the arena."""
+        in_arena = {Place("argument", k) for k, argument in enumerate(self.arguments) if argument.saved is not None}
+        return tuple(k for k, buffer in enumerate(self.results[: self.kept]) if buffer.place in in_arena)
+
+    @property
     def kernels(self) -> tuple[str, ...]:
         """Names of the kernels that it runs, each once."""
         return tuple(dict.fromkeys(s.symbol for s in self.kernel_calls))

@@ -22,6 +22,9 @@ from isthmus.sizes import Dim
 OUTPUTS = "isthmus.outputs"
 """Function attribute: the user's flat output list, see `Signature.user_outputs`."""
 
+OWN_SAVED = "isthmus.own_saved"
+"""Attribute of a backward function: the saved values that nobody else has, so that it may write over them."""
+
 
 @dataclass(frozen=True)
 class Argument:

@@ -56,7 +56,7 @@ def gpu_kernels(contractions: str = "auto") -> tuple[str, ...]:
         "select-library": ("select-library{device=cuda}",),
         GROUP_DOTS: (),
         FUSE: (fuse,),
-        "schedule": ("early-checks", "pick-first", "schedule-gpu"),
+        "schedule": ("scale-saved", "early-checks", "pick-first", "schedule-gpu"),
     }
     return tuple(found for text in KERNELS for found in own.get(text, (text,)))
 

@@ -238,17 +238,21 @@ class TapeNode:
         if not all(t is None for t in tangents):
             run: _Run = ctx.run  # pyright: ignore
             pull = self._pull_differentiably if torch.is_grad_enabled() else self._pull_compiled
+            keeps = backward_keeps_graph()
             if any_batched(tangents):
-                found = one_by_one(lambda entries: pull(ctx, run, entries), tangents)
+                found = one_by_one(lambda entries: pull(ctx, run, entries, keeps=True), tangents)
             else:
-                found = pull(ctx, run, tangents)
-            if not backward_keeps_graph():
+                found = pull(ctx, run, tangents, keeps=keeps)
+            if not keeps:
                 self._let_go(run)
             for i, gradient in zip(self.convention.gradients, found, strict=True):
                 gradients[i] = gradient
         return (None, *gradients)
 
-    def _pull_compiled(self, ctx: FunctionCtx, run: _Run, tangents: tuple[Tensor | None, ...]) -> list[Tensor]:
+    def _pull_compiled(
+        self, ctx: FunctionCtx, run: _Run, tangents: tuple[Tensor | None, ...], *, keeps: bool
+    ) -> list[Tensor]:
+        """Run the backward; where what is saved must stay (`keeps`), it writes over a copy of it if at all."""
         # A backward that needs nothing may run again; torch refuses even to look once it has freed.
         kept: tuple[Tensor, ...] = ctx.saved_tensors if run.saves else ()  # pyright: ignore
         backward = self._backward or self._backward_now()
@@ -261,14 +265,16 @@ class TapeNode:
             else:
                 arguments.append(run.sizes[source.name])
         self.counters.backward_calls += 1
+        overwrites: frozenset[int] = getattr(backward, "overwrites", frozenset())
         if run.lease is None:
-            found = _run(backward, arguments)
-        else:
-            note_call(backward)
-            restoring = cast(RestoringExecutable, backward)
-            arguments.extend(run.sizes[name] for name in restoring.sizes_wanted)
-            found = restoring.run_from_arena(arguments, kept[len(self._sources[True].saved)])
-        return found
+            for k in overwrites:  # tensors of hooks
+                arguments[k] = cast(Tensor, arguments[k]).clone()
+            return _run(backward, arguments)
+        note_call(backward)
+        restoring = cast(RestoringExecutable, backward)
+        arguments.extend(run.sizes[name] for name in restoring.sizes_wanted)
+        arena = kept[len(self._sources[True].saved)]
+        return restoring.run_from_arena(arguments, arena.clone() if overwrites and keeps else arena)
 
     def _let_go(self, run: _Run) -> None:
         """The engine frees what torch saved; free the rest."""
@@ -277,7 +283,9 @@ class TapeNode:
         if run.lease is not None:
             run.lease.release()
 
-    def _pull_differentiably(self, ctx: FunctionCtx, run: _Run, tangents: tuple[Tensor | None, ...]) -> list[Tensor]:
+    def _pull_differentiably(
+        self, ctx: FunctionCtx, run: _Run, tangents: tuple[Tensor | None, ...], *, keeps: bool
+    ) -> list[Tensor]:
         """The gradients as results of the derivative's node, so that they have a history."""
         derivative = self._derivative_now()
         if run.primals is None or run.primals.is_released:

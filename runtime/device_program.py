@@ -16,11 +16,12 @@ from torch import Tensor
 from isthmus.dialects.program import Buffer, Program, numbers
 from isthmus.runtime import library
 from isthmus.runtime.arena import ArenaPool, Lease
-from isthmus.runtime.arguments import Arguments
+from isthmus.runtime.arguments import Arguments, saved_view, written
 from isthmus.runtime.convention import Value
 from isthmus.runtime.device_errors import ErrorWords
 from isthmus.runtime.device_native import Again, NativeCall
 from isthmus.runtime.device_steps import Actions, Frame, Kernel
+from isthmus.runtime.fresh import on_its_own
 from isthmus.runtime.interpret_table import DTYPES
 from isthmus.runtime.torch_private import current_stream, device_is_current, no_dispatch_modes
 from isthmus.sizes import Dim, evaluate
@@ -49,6 +50,9 @@ class DeviceProgram:
         self._native: NativeCall | None = None
         self._temporary = _known_bytes(program.temporary_bytes)
         self._saved = _known_bytes(program.saved_bytes)
+        self._handed_over = program.handed_over
+        self.overwrites = written(program)
+        """The arguments that are written over; those of a backward are saved values."""
         self._outputs: dict[int, Buffer] = {}
         for buffer in program.results:
             if buffer.place.kind == "output" and isinstance(buffer.place.at, int):
@@ -120,11 +124,21 @@ class DeviceProgram:
         if self._temporary != 0:
             temporary = self._memory(self._temporary, self.program.temporary_bytes, arguments, in_arena)
         if not self.errors:
-            return native(temporary, arena, arguments), lease
-        with self.errors.lock:
             results = native(temporary, arena, arguments)
-            self.errors.check(lambda: self.takes.sizes_of_call(arguments, in_arena=in_arena))
-            return results, lease
+        else:
+            with self.errors.lock:
+                results = native(temporary, arena, arguments)
+                self.errors.check(lambda: self.takes.sizes_of_call(arguments, in_arena=in_arena))
+        if self._handed_over:
+            self._take_apart(results, arguments, in_arena)
+        return results, lease
+
+    def _take_apart(self, results: list[Tensor], arguments: list[Value], in_arena: bool) -> None:
+        """Where the machine code has given the arena, give what lies in it."""
+        sizes = self.takes.sizes_of_call(arguments, in_arena=in_arena)
+        for k in self._handed_over:
+            argument = self.program.arguments[cast(int, self.program.results[k].place.at)]
+            results[k] = on_its_own(saved_view(argument, results[k], sizes))
 
     def _memory(self, known: int | None, wanted: Dim, arguments: list[Value], in_arena: bool) -> Tensor:
         if known is None:
@@ -218,7 +232,8 @@ class DeviceProgram:
         if kind == "output":
             return frame.outputs[cast(int, at)]
         if kind == "argument":
-            return frame.argument(cast(int, at))
+            found = frame.argument(cast(int, at))
+            return found if self.program.arguments[cast(int, at)].saved is None else on_its_own(found)
         return frame.handles[cast(int, at)] if kind == "handle" else frame.tensor(buffer)
 
     def _return_moved(self, given: list[Value], taken: list[Value]) -> None:

@@ -203,7 +203,7 @@ class Call:
             elif buffer.place.kind == "handle":
                 words += [1, at]
             else:
-                words += [2, self._passed[at]]
+                words += [2, self._passed.get(at, 1 - self.leading)]  # a saved one: the arena that it lies in
         return words
 
     def _handles(self) -> Value:

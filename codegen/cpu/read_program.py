@@ -307,6 +307,8 @@ class _Reader:
         """Whether the memory of a value is that of result `number`, and nobody else's."""
         place = self._buffers[value].place
         if place.kind == "argument":  # written in place
+            if isinstance(value.owner, kernel.FusedOp) and value.owner.unless_one is not None:
+                return True  # a saved value, handed over
             return not isinstance(value, BlockArgument) and self._signature.results[number].mutated == place.at
         if place.kind == "handle":  # the tensor itself is given, so it must have been made in this shape
             return place not in given and self._made[cast(int, place.at)] == self._buffers[value].shape

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from isthmus import ir
 from isthmus.codegen.cpu.kernel import multiple
+from isthmus.codegen.cpu.memory import element
 from isthmus.codegen.cpu.sizes import SizeValues
-from isthmus.codegen.llvm_text import I64, PTR, Function, Module, Value
+from isthmus.codegen.dtypes import from_memory
+from isthmus.codegen.llvm_text import I64, PTR, Function, Module, Type, Value
 from isthmus.codegen.nvptx.body import ThreadBody, ThreadState
 from isthmus.codegen.nvptx.plan import GridPlan
 from isthmus.codegen.nvptx.rows import Rows
@@ -61,7 +64,7 @@ class Grid(Rows):
     def emit(self) -> None:
         """Emit the function."""
         state = self.state
-        with self._existing(), state.frame():
+        with self._existing(), self._unless_one(), state.frame():
             state.partition = self.threads.partition
             low, high = self._bounds(state.partition)
             self._begin_accumulations()
@@ -79,6 +82,19 @@ class Grid(Rows):
             yield
             return
         with self.f.when(self.f.compare("slt", self.threads.partition, self.state.size(count))):
+            yield
+
+    @contextmanager
+    def _unless_one(self) -> Generator[None]:
+        """Leave everything as it is where the number that the kernel multiplies by is 1."""
+        which = self.plan.unless_one
+        if which is None:
+            yield
+            return
+        dtype = ir.dtype_of(self.kernel.inputs[which])
+        scalar, _ = element(dtype)
+        factor = from_memory(self.state.math, self.f.load(self.state.buffers[which], Type.of(scalar)), dtype)
+        with self.f.when(self.f.compare("une", factor, 1.0)):
             yield
 
     def _bounds(self, p: Value) -> tuple[Value, Value]:

@@ -44,6 +44,9 @@ class GridPlan(Plan):
 
         self.is_dealt = lit(kernel, "dealt") is True
         """Whether partitions take points in turn: at any time all of them are at neighbouring ones."""
+        chosen = lit(kernel, "unless_one")
+        self.unless_one = chosen if isinstance(chosen, int) else None
+        """The operand, a number, that decides whether anything is done at all."""
         self.sharers = _number(kernel, "sharers", 1)
         """Threads, of different warps, that share the rows of a point: neighbouring points are walked by one warp."""
         self.owners = _number(kernel, "owners", 1)

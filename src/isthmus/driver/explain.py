@@ -136,7 +136,7 @@ def _graph(program: Program) -> GraphReport:
     looped = Counter(cast("tuple[str, str]", found) for op in ops if (found := ir.literal(op, LOOPED)) is not None)
     cut = None
     if "joint" in stages:
-        cut = explain_cut(stages["joint"], program.lowering.options)
+        cut = explain_cut(stages["joint"], program.lowering.options, program.lowering.before_cut)
     return GraphReport(
         program.captured.name,
         str(program.captured.location or ""),

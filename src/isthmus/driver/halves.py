@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import ModuleOp
 
 from isthmus import ir
 from isthmus.dialects import new_context
-from isthmus.dialects.signature import Signature
+from isthmus.dialects.signature import OWN_SAVED, Signature
 from isthmus.driver.draws import Draw
 from isthmus.driver.options import Options
 from isthmus.passes.autodiff.differentiate import gradients_of, replace_function
@@ -29,6 +30,12 @@ class Halves:
     drawn: tuple[Draw, ...]
     """What the forward draws from torch's generators."""
 
+    def backward_with_own(self) -> ModuleOp:
+        """Give the backward, told which saved values are nobody's but its own: it may write over them."""
+        own = tuple(j for j, saved in enumerate(self.convention.saved) if saved.kind == "intermediate")
+        ir.function(self.backward, "backward").attributes[OWN_SAVED] = ir.Literal.of(own)
+        return self.backward
+
 
 def only(module: ModuleOp, name: str) -> ModuleOp:
     """Give a new module with a copy of one function and the module's attributes."""
@@ -42,10 +49,10 @@ def apart(module: ModuleOp, name: str) -> ModuleOp:
     return ModuleOp([func], dict(module.attributes))
 
 
-def explain_cut(joint: ModuleOp, options: Options) -> Explanation:
-    """Say what the partition of a joint program keeps, and why."""
+def explain_cut(joint: ModuleOp, options: Options, before: Sequence[str] = ("end-differentiation",)) -> Explanation:
+    """Say what the partition of a joint program keeps, and why; `before`: what is done to it first."""
     ended = joint.clone()
-    run_passes(new_context(), ended, ["end-differentiation"])
+    run_passes(new_context(), ended, before)
     return explain_partition(ir.function(ended, "joint"), *options.cut, options.partition)
 
 

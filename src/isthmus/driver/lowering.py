@@ -105,7 +105,8 @@ class Lowering:
             return None
         self.boundary(prim, joint)
         whole = self.start(joint)
-        self.run(whole, "end-differentiation", None)
+        for text in self.before_cut:
+            self.run(whole, text, None)
         strategy, budget = self.options.cut
         if self.options.partition is None:
             self.run(whole, f"partition{{strategy={strategy} budget={budget}}}", None)
@@ -120,7 +121,7 @@ class Lowering:
         self.record.stage(name.replace("forward", "backward"), "backward", backward)
         for stage, module in (("joint", joint), ("forward", forward), ("backward", backward)):
             self.stages.setdefault(stage, module)
-        log("saved", lambda: explain_cut(joint, self.options).table(), self.record.graph)
+        log("saved", lambda: explain_cut(joint, self.options, self.before_cut).table(), self.record.graph)
         convention = convention_of(ir.function(forward, "forward"), ir.function(backward, "backward"))
         return Halves(prim, joint, forward, backward, convention, draws_of(forward))
 
@@ -134,6 +135,18 @@ class Lowering:
         self._trail = Trail(module.clone())
         self.record.stage("user rules after gradients", None, module)
         log("rewrites", self.applied.table, self.record.graph)
+
+    @property
+    def writes_over_saved(self) -> bool:
+        """Whether a backward may write over what forward has saved for it; replayed graphs keep that memory."""
+        return self.device.type == "cuda" and not self.options.cuda_graphs
+
+    @property
+    def before_cut(self) -> tuple[str, ...]:
+        """What is done to a joint program before it is cut: a GPU waits for memory, so a loss is read once."""
+        plain = self.options.partition is None and self.options.cut == ("min-cut", 1.0)
+        early = plain and self.writes_over_saved
+        return ("end-differentiation", *(("prepay-gradients",) if early else ()))
 
     @property
     def _draws(self) -> str:

@@ -57,8 +57,16 @@ class Nodes:
         forward = lowering.executable(halves.forward, "forward", first, _keeping(kept, "forward", outline))
         if first == second and isinstance(first, str):
             keep = _keeping(kept, "backward")
-            return forward, lambda: lowering.built_in(halves.backward, "backward", forward, backend=first, keep=keep)
+            return forward, lambda: self._backward(halves, forward, keep, first)
         return Plain(forward), lambda: Plain(lowering.executable(halves.backward, "backward", second))
+
+    def _backward(
+        self, halves: Halves, forward: Executable, keep: Keep | None, backend: str | None = None
+    ) -> Executable:
+        """Make a backward that reads what its forward leaves in an arena, and may write over it on some devices."""
+        lowering = self._lowering
+        module = halves.backward_with_own() if lowering.writes_over_saved else halves.backward
+        return lowering.built_in(module, "backward", forward, backend=backend, keep=keep)
 
     def _trained(
         self,
@@ -122,7 +130,7 @@ class Nodes:
             if there is not None:
                 return there[0]
             keep = _keeping(kept, "backward")
-            return self._lowering.built_in(halves().backward, "backward", forward, keep=keep)
+            return self._backward(halves(), forward, keep)
 
         return self._trained(outline, forward, backward, halves, 0, kept)
 

@@ -7,7 +7,7 @@ import test_kernels
 import torch
 from kernel_text import PARALLEL, ROW, function, tensor
 from run_grid import on_grid
-from run_kernel import TORCH
+from run_kernel import TORCH, results_before
 from test_kernels import (  # noqa: F401
     TOLERANCE,
     test_argmax_takes_the_first_and_nan,
@@ -349,3 +349,22 @@ def test_warps_share_out_the_rows_of_columns(dtype, points, rows):
     kernel.properties["chunk"] = ir.Literal.of(64)
     with pytest.raises(IRError, match="sharers"):
         nvptx.llvm_text([kernel], "sm_90")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("factor", [1.0, 0.5, float("nan")])
+def test_what_is_multiplied_by_one_is_left_alone(dtype, factor):
+    """The results then are what lay in their places: here what results begin with."""
+    body = f"""
+    %v = kernel.load {{operand = 0, map = [d0]}} : {dtype}
+    %s = kernel.load {{operand = 1, map = []}} : {dtype}
+    %m = prim.mul %v, %s : {dtype}
+    kernel.store %m {{result = 0, map = [d0]}}"""
+    text = function([tensor([4096], dtype), tensor([], dtype)], [tensor([4096], dtype)], [4096], [PARALLEL], body)
+    c = on_grid(text)
+    c.kernel.properties["unless_one"] = ir.Literal.of(1)
+    schedule(c.kernel)
+    x, f = torch.randn(4096).to(TORCH[dtype]), torch.tensor(factor, dtype=TORCH[dtype])
+    (before,), (result,) = results_before(c.kernel, [x, f], {}), c(x, f)
+    wanted = before if factor == 1.0 else x * f
+    assert torch.equal(result.nan_to_num(), wanted.nan_to_num()) and torch.equal(result.isnan(), wanted.isnan())
