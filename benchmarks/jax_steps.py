@@ -56,7 +56,16 @@ def gpt(p: Params, tokens: Any) -> Any:
     return linear(p, "head", layer_norm(p, "norm", x)).reshape(b * t, -1)
 
 
+def many(p: Params, x: Any) -> Any:
+    """The model `Many`."""
+    for i in range(64):
+        x = x * p[f"ws.{i}"]
+    return x
+
+
 MODELS: dict[str, Callable[[Params, Any], Any]] = {
+    "ov_train": mlp(jax.nn.relu, "0", "2"),
+    "ov_params": many,
     "small_mlp": mlp(jnp.tanh, "0", "2"),
     "digits_mlp": mlp(jax.nn.relu, "0", "2", "4"),
     "small_gpt": gpt,

@@ -74,6 +74,31 @@ def small_gpt() -> tuple[nn.Module, Batch]:
     return SmallGPT(), (torch.randint(128, (8, 32)), torch.randint(128, (256,)))
 
 
+class Many(nn.Module):
+    """A product of 64 parameters of 8 numbers: nothing but what each parameter costs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ws = nn.ParameterList(1 + 0.1 * torch.randn(8) for _ in range(64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x · w0 · w1 · ..."""
+        for w in self.ws:
+            x = x * w
+        return x
+
+
+def ov_train() -> tuple[nn.Module, Batch]:
+    """Batch 2, 8 -> 16 -> 4: nothing but what a step costs."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    return model, (torch.randn(2, 8), torch.randint(4, (2,)))
+
+
+def ov_params() -> tuple[nn.Module, Batch]:
+    """One row of 8 numbers."""
+    return Many(), (torch.randn(1, 8), torch.randint(8, (1,)))
+
+
 def loss_fn(model: Callable[..., Tensor], x: Tensor, y: Tensor) -> Tensor:
     """Cross entropy."""
     return F.cross_entropy(model(x), y)
@@ -134,7 +159,7 @@ def main() -> None:
     torch.set_num_threads(1)
     names = ("compile", "train_step", "jax")
     print(f"{'model':12} {'eager ms':>10}" + "".join(f"{n:>11}" for n in names) + "   (ratios to eager)")
-    for make in (small_mlp, digits_mlp, small_gpt):
+    for make in (ov_train, ov_params, small_mlp, digits_mlp, small_gpt):
         found = measure(ways(make))
         ratios = [f"{found[n] / found['eager']:11.2f}" if n in found else f"{'-':>11}" for n in names]
         print(f"{make.__name__:12} {found['eager']:10.3f}{''.join(ratios)}", flush=True)
