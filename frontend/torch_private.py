@@ -70,6 +70,13 @@ def outside_modes() -> Generator[None]:
         yield
 
 
+@contextmanager
+def without_torch_function() -> Generator[None]:
+    """Look at tensors without a mode that watches functions seeing it."""
+    with torch._C.DisableTorchFunction():
+        yield
+
+
 def has_autocast_rule(overload: OpOverload, device: str) -> bool:
     """Tell whether autocast has a kernel of its own for an overload on a device."""
     key = {"cuda": "AutocastCUDA"}.get(device, "AutocastCPU")

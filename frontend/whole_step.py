@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from isthmus.diagnostics import UnsupportedError
 from isthmus.frontend.optimizers import Rule
+from isthmus.frontend.repeats import Repeats
 
 
 @dataclass(frozen=True)
@@ -151,13 +152,16 @@ class WholeStep:
             mask = [1.0 if any(m.index == i for m in members) else 0.0 for i in range(len(self.members))]
             steps.add_(1) if all(mask) else steps.add_(torch.tensor(mask, device=steps.device))
         shared: dict[int, tuple[Tensor, ...]] = {}
+        repeats = Repeats()
         for member, grad, state in zip(members, grads, states, strict=True):
             kind = self.kinds[member.kind]
             if member.kind not in shared:
                 own = [numbers[kind.first + k] for k in range(kind.count)]
                 step = None if steps is None else steps[member.index]
                 shared[member.kind] = self.rule.prepare(kind.settings, own, step)
-            self.rule.update(kind.settings, shared[member.kind], member.param, grad, state)
+            own, given = shared[member.kind], (kind.settings, shared[member.kind], member.param, grad, state)
+            tensors = [member.param, grad, *state.values()]
+            repeats.run(lambda given=given: self.rule.update(*given), tensors, own, (member.kind, *state))
 
 
 def _pieces(whole: Tensor, n: int) -> Tensor:
