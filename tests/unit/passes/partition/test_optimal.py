@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from scipy.optimize import milp
 from xdsl.dialects.func import FuncOp
 
 from isthmus.diagnostics import IRError
 from isthmus.dialects import prim
+from isthmus.passes.partition import optimal
 from isthmus.passes.partition.joint import Joint
 from isthmus.passes.partition.memory import peak
 from isthmus.passes.partition.network import plan_min_cut, price_values
@@ -65,6 +67,25 @@ def test_a_budget_that_no_cut_keeps_gives_the_lowest_peak_that_was_found() -> No
     func = gpt(1)
     plan, _ = check(func, "optimal", budget=1000.0)
     assert 1000 < measure(plan, 0.0).peak <= measure(plan_min_cut(Joint.of(func)), 0.0).peak
+
+
+def test_a_search_ends_after_steps_and_not_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is busy finds the same cut."""
+    found = []
+
+    def slow(*arguments: object, options: dict[str, float], **settings: object) -> object:
+        result = milp(*arguments, options={**options, "time_limit": 1e9}, **settings)  # type: ignore[arg-type]
+        found.append(result)
+        return result
+
+    monkeypatch.setattr(optimal, "milp", slow)
+    monkeypatch.setattr(optimal, "NODES", 1)
+    monkeypatch.setattr(optimal, "GAP", 0.0)
+    program = _Program(Joint.of(gpt(2)))
+    bounds = [program.all_bytes * k // 48 for k in (1, 2, 8)]
+    first, second = ([program.solve(b).plan.kept for b in bounds] for _ in range(2))
+    assert first == second
+    assert any(r.mip_gap > 0 for r in found), "no search was ended"
 
 
 def test_with_room_for_all_nothing_is_recomputed() -> None:
