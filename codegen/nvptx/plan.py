@@ -59,9 +59,6 @@ class GridPlan(Plan):
         (index,) = found
         return index
 
-    @cached_property
-    def before_ownership(self) -> frozenset[Operation]:
-        """The ops that it takes to know whose place a position goes to."""
     @property
     def owners_vote(self) -> bool:
         """Whether all lanes of a warp walk a scatter's row at the same time, whose indices no point changes."""
@@ -69,6 +66,9 @@ class GridPlan(Plan):
         together = isinstance(n, int) and chunk is not None and chunk == self.span and n % chunk == 0
         return together and not self.varying[self.owner_index] & frozenset(self.kernel.parallel)
 
+    @cached_property
+    def before_ownership(self) -> frozenset[Operation]:
+        """The ops that it takes to know whose place a position goes to."""
         found: set[Operation] = set()
         stack = [cast(Operation, self.owner_index.owner)]
         while stack:
