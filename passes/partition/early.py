@@ -35,6 +35,9 @@ from isthmus.passes.partition.work import operations
 WORTH = (7, 8)
 """How much of the bytes kept may be left for this to be worth a product with the tangent at the end."""
 
+LEAST = 1 << 14
+"""Fewer bytes than these stay in a cache, and one more kernel costs more than they."""
+
 WAITS = ("f64", "f32", "bf16")
 """Types in which a gradient can wait for its factor: losses are scaled because float16 would underflow without."""
 
@@ -43,7 +46,7 @@ def plan_early(joint: Joint) -> Plan:
     """Plan the minimum cut, with what forward does ahead where that keeps fewer bytes; its joint function is new."""
     plain = plan_min_cut(joint)
     movable = _movable(joint)
-    if not movable:
+    if not movable or _kept_bytes(plain) < LEAST:
         return plain
     unscaled, ops = _scaled_last(joint, movable)
     ahead = run_ahead(unscaled)
@@ -51,7 +54,8 @@ def plan_early(joint: Joint) -> Plan:
     if not moved:
         return plain
     early = plan_min_cut(_scaled_last(joint, moved)[0])
-    return early if _kept_bytes(early) * WORTH[1] <= _kept_bytes(plain) * WORTH[0] else plain
+    most = min(_kept_bytes(plain) * WORTH[0] // WORTH[1], _kept_bytes(plain) - LEAST)
+    return early if _kept_bytes(early) <= most else plain
 
 
 def _kept_bytes(plan: Plan) -> int:

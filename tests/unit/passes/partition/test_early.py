@@ -25,7 +25,7 @@ from tests.unit.passes.partition.joints import (
 )
 from tests.unit.passes.partition.test_models import differentiated, f32, gpt, total
 
-ROWS, INPUTS, WIDTH, CLASSES = 64, 512, 4, 128
+ROWS, INPUTS, WIDTH, CLASSES = 64, 512, 4, 256
 
 
 def program(e: Emitter, x: SSAValue, v: SSAValue, w: SSAValue) -> SSAValue:
