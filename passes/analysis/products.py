@@ -37,6 +37,9 @@ PER_DOT = 130.0
 PER_BLOCK = 20e3
 """Walking the blocks."""
 
+RARE = 100e3
+"""Where a microsecond is all that is gained by a form that few products have, its code is not worth its compile time."""
+
 PACE = 1.04
 """Time of a tile's inner loop over that of its arithmetic alone."""
 
@@ -96,7 +99,8 @@ class Product:
             for direct_a, price_a in prices_a.items():
                 for direct_b, price_b in prices_b.items():
                     direct = tuple(x for x in (direct_a, direct_b) if x)
-                    yield Form(direct, False, self.count * (sums + price_a * m * k + price_b * n * k))
+                    rare = RARE if direct_a else 0.0
+                    yield Form(direct, False, self.count * (sums + price_a * m * k + price_b * n * k) + rare)
         if a_lies and self.b.turned and self.b.work is None:
             rows, columns = (-(-x // by) * by for x, by in zip((m, n), dots, strict=True))
             steps = 2.0 * rows * columns * k * PACE
