@@ -38,7 +38,7 @@ PER_BLOCK = 20e3
 """Walking the blocks."""
 
 RARE = 100e3
-"""Where a microsecond is all that is gained by a form that few products have, its code is not worth its compile time."""
+"""What a form that few products have must gain, a microsecond, to be worth the time that compiling it takes."""
 
 PACE = 1.04
 """Time of a tile's inner loop over that of its arithmetic alone."""
