@@ -9,15 +9,22 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from rich.console import Console
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from xdsl.dialects.builtin import ModuleOp
 
 from isthmus.diagnostics import CompileError
+from isthmus.dialects import new_context
 from isthmus.driver.artifacts import ARTIFACTS
 from isthmus.driver.options import BACKENDS, mode_table
+from isthmus.passes.pipelines import run_passes
+
+if TYPE_CHECKING:
+    from isthmus.driver.session import Program
 
 STAGES = ("graph", "functional", "prim", "joint", "forward", "backward", "kernels")
 
@@ -92,16 +99,40 @@ def _trace(arguments: argparse.Namespace) -> int:
     from isthmus.driver.session import Session
     from isthmus.passes.pipelines import module_text
 
-    session = Session(Options(backend="interpret", strategy=arguments.strategy))
+    backend = "native" if arguments.stage == "kernels" else "interpret"
+    session = Session(Options(backend=backend, strategy=arguments.strategy))
     compiled, _ = compile_in(session, load(arguments.program), "dynamo")
     outputs = compiled(*make_inputs(arguments.inputs, arguments.seed))
-    del outputs
+    if backend == "native":
+        _backward(outputs)  # its kernels are made when it is called
     for program in session.programs:
-        found = program.stages.get(arguments.stage)
-        if found is None:
+        found = _at_stage(program, arguments.stage)
+        if not found:
             raise ValueError(f"{program.captured.name} has no stage {arguments.stage}: nothing asks for a gradient")
-        sys.stdout.write(module_text(found))
+        for module in found:
+            sys.stdout.write(module_text(module))
     return 0
+
+
+def _backward(outputs: object) -> None:
+    reached = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.requires_grad]
+    if reached:
+        torch.autograd.backward(reached, [torch.ones_like(t) for t in reached])
+
+
+def _at_stage(program: Program, stage: str) -> Sequence[ModuleOp]:
+    """Give a program at a stage, or each of its functions; nothing where it did not get there.
+
+    Without writes it is made again, nobody else keeps it.
+    """
+    if stage == "kernels":
+        return [*program.lowering.kernels.values()]
+    if stage != "functional":
+        found = program.stages.get(stage)
+        return [] if found is None else [found]
+    module = program.captured.module.clone()
+    run_passes(new_context(), module, ("functionalize",))
+    return [module]
 
 
 def _explain(arguments: argparse.Namespace) -> int:
