@@ -130,6 +130,8 @@ def attention_bwd(op: Operation, operands: Sequence[Value], frame: Frame) -> Seq
     ds = p * (g @ v.transpose(-1, -2) - delta[..., None]) * cast(float, ir.literal(op, "scale"))
     if mask and mask[0].dtype is torch.bool:
         ds = torch.where(mask[0], ds, 0.0)
+    if ir.literal(op, "causal"):
+        ds = ds.tril()
     shared = [t.unflatten(1, (heads, -1)).sum(2) for t in (ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ g)]
     return tuple(t.to(dtype) for t in (ds @ k, *shared))
 

@@ -73,14 +73,14 @@ class _Forward(Blocks):
             with f.when(~begins):
                 self.scaled("o", "factor", count, tall)
             self.product(self.per_query(tall), ("s", "v", "o"), (count, tall, steps), offset, begins)
-        self._end(at, count, columns)
+        self._end((b, key_head), at, count, columns)
 
     def _softmax(self, columns: Value, keys: Value, offset: Value) -> None:
         """Scores of a block become weights; maxima, sums and the factor for what was before follow."""
         f, exp = self.f, UNARY["exp"]
         held = f.slot(self.vector)
 
-        def raised(key: Value, at: Value, x: Value) -> None:
+        def raised(key: Value, at: Value, x: Value, seen: Value | None) -> None:
             if self.alters:
                 f.store(x, at)
             top = f.load(held, self.vector, 64)
@@ -106,7 +106,7 @@ class _Forward(Blocks):
             f.store(f.load(held, self.vector, 64), total_at)
             self.clear_beyond(end, keys, c, "s")
 
-    def _end(self, at: tuple[Value, Value, Value], count: Value, columns: Value) -> None:
+    def _end(self, keys: tuple[Value, Value], at: tuple[Value, Value, Value], count: Value, columns: Value) -> None:
         """o = O / z, lse = m + ln z."""
         f, results = self.f, len(self.op.inputs)
         apart = self.buffers[results + 1].is_apart
@@ -126,6 +126,8 @@ class _Forward(Blocks):
             else:
                 f.store(top + rest, top_at)
         self.scaled("o", "factor", count, self.width(2))
+        if self.weighs_hidden:
+            self.weigh_later(2, (*keys, at[2]), "o", count)
         self.write("o", results, at, count)
         if apart:
             self.write_row("top", results + 1, (f.index(0), *at), count)

@@ -58,6 +58,7 @@ class _Backward(Blocks):
                 **{"top": queries, "lse": queries, "delta": queries},
             }
         )
+        self.groups = groups
         heads, count = (self.size(n) for n in self.buffers[Q].shape[1:3])
         if not isinstance(self.op, k.AttentionBwdOp) or self.op.split is None:
             with self.units(batch * key_heads) as unit:
@@ -97,6 +98,9 @@ class _Backward(Blocks):
                 inside = self.least(count - first, self.queries)
                 self._pack_queries(here, inside)
                 meet(here, start, inside, steps)
+            if self.weighs_hidden:
+                self._weigh_earlier(Q, "dk", (b, head, start), steps)
+                self._weigh_earlier(G, "dv", (b, head, start), steps)
         results = len(self.op.inputs)
         self.write("dk", results + 1, at, steps)
         self.write("dv", results + 2, at, steps)
@@ -113,7 +117,25 @@ class _Backward(Blocks):
             self._pack_keys((b, key_head, start), steps)
             self._meet(at, start, count, steps)
             self._to_queries(first - start, count, steps, f.compare("eq", start, 0))
+        if self.weighs_hidden:
+            self.weigh_later(K, (b, key_head, first), "dq", count)
         self.write("dq", len(self.op.inputs), at, count)
+
+    def _weigh_earlier(self, number: int, out: str, at: Place, rows: Value) -> None:
+        """Add to each row j of a block of keys what earlier rows of q, or of g by e^(s - lse), are worth."""
+        f, (b, head, start) = self.f, at
+        self.fill("sums", self.width(number), 0.0)
+        self.fill("weights", self.queries, 0.0)
+
+        def weigh(first: Value, count: Value, out: str | None) -> None:
+            if number == G:
+                place = (f.index(1), b, head, first) if self.buffers[LSE].is_apart else (b, head, first)
+                self.copy_row(LSE, place, count, "weights")
+            self.weigh(number, (b, head, first), count, 1, out)
+
+        with f.loop(0, start, self.queries) as first:
+            weigh(first, f.index(self.queries), None)
+        weigh(start, rows, out)
 
     def _pack_keys(self, at: Place, steps: Value) -> None:
         self.copy(K, at, steps, "k")
@@ -139,6 +161,9 @@ class _Backward(Blocks):
         f, offset = self.f, at[2] - start
         self._for_keys(at, start, count, steps)
         self._to_queries(offset, count, steps, f.const(1, I1))
+        if self.weighs_hidden:
+            with f.when(f.compare("eq", offset, 0)):
+                self.weigh_later(K, (at[0], self.divided(at[1], self.groups), start), "dq", count)
         self.write("dq", len(self.op.inputs), at, count, f.compare("ne", start, 0))
 
     def _for_keys(self, at: Place, start: Value, count: Value, steps: Value) -> None:
@@ -176,7 +201,12 @@ class _Backward(Blocks):
             end = self.last_key(c, keys, offset)
 
             def weighted(
-                key: Value, at: Value, x: Value, c: Value = c, sums: tuple[Value, ...] = (top, lse, delta)
+                key: Value,
+                at: Value,
+                x: Value,
+                seen: Value | None,
+                c: Value = c,
+                sums: tuple[Value, ...] = (top, lse, delta),
             ) -> None:
                 top, lse, delta = sums
                 p = exp(self.math, (x - top if self.buffers[LSE].is_apart else x) - lse)
@@ -186,7 +216,7 @@ class _Backward(Blocks):
                 if self.mask is not None and self.mask.dtype == "i1":  # what is not allowed is no part of a score
                     allowed = f.load(self.score("mask", key, c), self.vector)
                     d = f.select(f.compare("une", allowed, 0.0), d, zero)
-                f.store(d, d_at)
+                f.store(d if seen is None else f.select(seen, d, zero), d_at)
 
             self.each_score(c, end, offset, weighted)
             self.clear_beyond(end, keys, c, "s", "d")

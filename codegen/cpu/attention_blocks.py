@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeAlias, cast
 
 from isthmus import ir
+from isthmus.codegen.cpu.attention_hidden import emit_weighed
 from isthmus.codegen.cpu.block_moves import emit_copy, emit_fill, emit_scale, emit_turn, emit_write
 from isthmus.codegen.cpu.block_product import Layout, Tile, emit_product
 from isthmus.codegen.cpu.counts import Counts
@@ -30,6 +31,10 @@ LINE = 64
 
 STAGGER = 3 * LINE
 """Bytes between blocks, so that equal places of two blocks do not fall on the same sets of a cache."""
+
+
+Score: TypeAlias = Callable[[Value, Value, Value, Value | None], None]
+"""What is done with a score: (key, address, score, which queries see the key or None where all do)."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,7 @@ class Blocks(Counts):
         self.scale, self.causal = cast(float, op.scale.data), op.causal.data is True
         self.nan_where_empty = op.empty is not None and op.empty.data == "nan"
         self.fill_score = -math.inf if op.fill is None else cast(float, op.fill.data)
+        self.weighs_hidden = self.causal and op.hidden is not None and op.hidden.data == "weighed"
         self.fused = target.has("fma")
         f = self.f = Function(module, name, [("buffers", PTR), ("sizes", PTR), ("begin", I64), ("end", I64)])
         buffers, sizes, _, _ = f.arguments
@@ -103,6 +109,9 @@ class Blocks(Counts):
         """Take scratch memory for the whole call: blocks by name."""
         if self.mask is not None:
             elements = {**elements, "allowed": self.queries * self.keys, "mask": self.keys * self.queries}
+        if self.weighs_hidden:
+            room = max(self.queries, self.keys) * max(self.width(i) for i in range(self.op.query, self.op.query + 3))
+            elements = {**elements, "hidden": room, "sums": room, "weights": max(self.queries, self.keys)}
         f, at = self.f, 0
         places: dict[str, int] = {}
         for name, count in elements.items():
@@ -250,6 +259,34 @@ class Blocks(Counts):
         adds = self.f.const(0, I1) if adds is None else adds
         self.f.call_void(name, self.block[block], self.place(buffer, at), *steps, *extents, adds)
 
+    def weigh(self, number: int, at: Sequence[Value], rows: Value, step: int, out: str | None = None) -> None:
+        """Add the rows of a buffer, times 0 and their weight, to "sums"; each row of `out` gets the sums before it.
+
+        `step` is 1 for rows from the first up, -1 from the last down.
+        """
+        buffer, width, spreads = self.buffers[number], self.width(number), out is not None
+        x, pitch = self.place(buffer, at), self.size(buffer.strides[2])
+        if not buffer.near or buffer.shape[3] != width:
+            self.copy(number, at, rows, "hidden")
+            x, pitch = self.block["hidden"], self.f.index(width)
+        name = self._function(
+            "weigh",
+            (width, spreads),
+            lambda n: emit_weighed(self.module, n, self.scalar, self.lanes, width, spreads=spreads),
+        )
+        ends = self.block["sums"], self.block[out or "sums"]
+        self.f.call_void(name, x, pitch, self.block["weights"], rows, self.f.index(step), *ends)
+
+    def weigh_later(self, number: int, at: Sequence[Value], out: str, rows: Value) -> None:
+        """Add to each row of a block of queries, from position at[2] on, what later rows of an operand are worth."""
+        f, (batch, head, first) = self.f, at
+        length = self.size(self.buffers[number].shape[2])
+        self.fill("sums", self.width(number), 0.0)
+        self.fill("weights", self.keys, 0.0)
+        with f.loop(first + self.keys, length, self.keys) as start:
+            self.weigh(number, (batch, head, start), self.least(length - start, self.keys), -1)
+        self.weigh(number, at, rows, -1, out)
+
     def product(
         self, layout: Layout, parts: tuple[str, str, str], extents: Sequence[Value | int], offset: Value, begins: Value
     ) -> None:
@@ -279,13 +316,16 @@ class Blocks(Counts):
         """How many keys of the block a vector of queries may see."""
         return self.least(keys, query + self.lanes + offset) if self.causal else keys
 
-    def each_score(self, query: Value, end: Value, offset: Value, do: Callable[[Value, Value, Value], None]) -> None:
-        """Call `do(key, address, score)` for the keys of a vector of queries, the score masked."""
+    def each_score(self, query: Value, end: Value, offset: Value, do: Score) -> None:
+        """Call `do(key, address, score, seen)` for the keys of a vector of queries, the score masked.
+
+        `seen`: which queries are not before the key, None where all of them.
+        """
         f = self.f
         if not self.causal:
             with f.loop(0, end) as key:
                 at = self.score("s", key, query)
-                do(key, at, self._masked(f.load(at, self.vector), key, query))
+                do(key, at, self._masked(f.load(at, self.vector), key, query), None)
             return
         seen = self.most(self.least(end, query + offset + 1), 0)  # by all queries of the vector
         lanes = f.lanes(range(self.lanes), "i64")
@@ -293,10 +333,11 @@ class Blocks(Counts):
             with f.loop(low, high) as key:
                 at = self.score("s", key, query)
                 x = self._masked(f.load(at, self.vector), key, query)
+                allowed: Value | None = None
                 if not inside:
-                    first = f.splat(key - query - offset, self.lanes)
-                    x = f.select(f.compare("sle", first, lanes), x, -math.inf)
-                do(key, at, x)
+                    allowed = f.compare("sle", f.splat(key - query - offset, self.lanes), lanes)
+                    x = f.select(allowed, x, -math.inf)
+                do(key, at, x, allowed)
 
     def _masked(self, x: Value, key: Value, query: Value) -> Value:
         if self.mask is None:

@@ -155,7 +155,19 @@ def key(kernel: Kernel) -> str:
     symbols = {name: f"s{k}" for k, name in enumerate(kernel.symbols_)}
     parts: list[str] = [kernel.name]
     names = ("sizes", "classes", "initial", "partitions", "vector", "width", "unroll", "grid", "tile", "block")
-    for name in (*names, "direct", "threads", "group", "chunk", "flat", "owners", "ahead", "dealt", "sharers", "unless_one"):
+    for name in (
+        *names,
+        "direct",
+        "threads",
+        "group",
+        "chunk",
+        "flat",
+        "owners",
+        "ahead",
+        "dealt",
+        "sharers",
+        "unless_one",
+    ):
         literal = kernel.properties.get(name)
         parts.append(f"{name}={_text(literal, symbols)}")
     first = starts(kernel)
@@ -182,7 +194,7 @@ def _stream_key(op: StreamOp) -> str:
     """Give a digest that two kernels of attention share iff the same code serves both."""
     symbols = {name: f"s{k}" for k, name in enumerate(op.symbols_)}
     parts = [op.name]
-    for name in ("scale", "causal", "empty", "fill", "partitions", "tile", "block", "split"):
+    for name in ("scale", "causal", "empty", "fill", "hidden", "partitions", "tile", "block", "split"):
         parts.append(f"{name}={_text(op.properties.get(name), symbols)}")
     for number, value in enumerate((*op.inputs, *op.results)):
         shape, strides, _ = seen_of(op, number)

@@ -26,6 +26,7 @@ class StreamOp(ViewingOp, Scheduled):
     causal = prop_def(Literal)
     empty = opt_prop_def(Literal)
     fill = opt_prop_def(Literal)
+    hidden = opt_prop_def(Literal)
     layouts = opt_prop_def(Literal)
     symbols = opt_prop_def(Literal)
     partitions = opt_prop_def(Literal)
@@ -65,7 +66,7 @@ class StreamOp(ViewingOp, Scheduled):
 
     def literals(self) -> dict[str, LiteralValue]:
         """Those of the primitive."""
-        given = {key: self.properties.get(key) for key in ("scale", "causal", "empty", "fill")}
+        given = {key: self.properties.get(key) for key in ("scale", "causal", "empty", "fill", "hidden")}
         return {key: attr.data for key, attr in given.items() if isinstance(attr, Literal)}
 
     def check(self) -> None:

@@ -19,25 +19,29 @@ class Attention:
     """The literals of `prim.attention` and `prim.attention_bwd`.
 
     `fill`: the score that a boolean mask puts where it is false, None for -inf. `nan_where_empty`: a query without any
-    allowed key gives NaN, as softmax does, in place of 0.
+    allowed key gives NaN, as softmax does, in place of 0. `hidden_weighed`: keys beyond the causal triangle count with
+    the weight 0, so that NaN and infinities there are not lost.
     """
 
     scale: float
     causal: bool = False
     nan_where_empty: bool = False
     fill: float | None = None
+    hidden_weighed: bool = False
 
     @staticmethod
     def of(op: AttentionOp | AttentionBwdOp) -> Attention:
         """Read them off an op."""
         fill = cast("float | None", ir.literal(op, "fill"))
-        return Attention(cast(float, op.scale.data), op.causal.data is True, ir.literal(op, "empty") == "nan", fill)
+        empty, hidden = ir.literal(op, "empty") == "nan", ir.literal(op, "hidden") == "weighed"
+        return Attention(cast(float, op.scale.data), op.causal.data is True, empty, fill, hidden)
 
     @property
     def literals(self) -> dict[str, LiteralValue]:
         """As the ops have them."""
         given: dict[str, LiteralValue] = {"scale": float(self.scale), "causal": self.causal, "fill": self.fill}
         given["empty"] = "nan" if self.nan_where_empty else None
+        given["hidden"] = "weighed" if self.hidden_weighed else None
         return {key: value for key, value in given.items() if value is not None}
 
     def forward(

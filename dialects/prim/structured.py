@@ -136,6 +136,7 @@ def _require_mask(types: Types, shape: ir.Shape, dtype: str) -> None:
 
 def _require_masked(literals: Literals) -> None:
     require(literals.get("empty") in (None, "nan"), 'empty is absent or "nan"')
+    require(literals.get("hidden") in (None, "weighed"), 'hidden is absent or "weighed"')
     require(isinstance(literals.get("fill"), (float, type(None))), "fill is a float or absent")
 
 
@@ -146,6 +147,8 @@ class AttentionOp(StructuredOp):
     q [B, H, L, E], k [B, G, S, E], v [B, G, S, D], each head of k for H/G neighbouring heads of q; mask [B, H, L, S] or
     absent: numbers to add, or booleans (false: the score is fill, -inf where that is absent); o [B, H, L, D], lse
     [B, H, L], which is float32 for narrower floats. A row without any allowed key gives 0, or NaN where empty is "nan".
+    Keys beyond the causal triangle are not looked at; where hidden is "weighed" they count with the weight 0, as in a
+    softmax that is written out, so that their NaN and infinities make NaN, in the derivative too.
     Where a mask has finite numbers (to add, or a fill) lse is [2, B, H, L]: the maximum score of each row (0 where that
     is -inf; constant to differentiation) and what the log-sum is beyond it, since their sum may have lost its digits.
     """
@@ -160,6 +163,7 @@ class AttentionOp(StructuredOp):
     causal = prop_def(Literal)
     empty = opt_prop_def(Literal)
     fill = opt_prop_def(Literal)
+    hidden = opt_prop_def(Literal)
     o = result_def()
     lse = result_def()
 
@@ -190,6 +194,7 @@ class AttentionBwdOp(StructuredOp):
     causal = prop_def(Literal)
     empty = opt_prop_def(Literal)
     fill = opt_prop_def(Literal)
+    hidden = opt_prop_def(Literal)
     dq = result_def()
     dk = result_def()
     dv = result_def()

@@ -226,15 +226,14 @@ def _added(scores: SSAValue, other: SSAValue, above: _Scores) -> _Scores | None:
     """s + m"""
     if above.scale != 1.0 or above.mask is not None:
         return None
-    if not above.causal and _is_causal(other, false=-math.inf, true=0.0):
-        return _descend(scores, replace(above, causal=True))
     return _descend(scores, replace(above, mask=other))
 
 
 def _is_causal(mask: SSAValue, *, false: float, true: float) -> bool:
     """Whether a mask is one number for keys up to the query's position, and another one beyond."""
     step, rank = step_of(mask), len(ir.shape_of(mask))
-    if step is None or step.place != (rank - 2, rank - 1, 0):
+    rows, columns = ir.shape_of(mask)[-2:]
+    if step is None or rows != columns or step.place != (rank - 2, rank - 1, 0):
         return False
     return (step.inside, step.outside) == (true, false)
 
@@ -262,7 +261,7 @@ def _replace(block: Block, op: prim.DotOp, scores: _Scores) -> None:
     mask = scores.mask
     if mask is not None:
         mask = e.reshape(e.not_(mask) if scores.contrary else mask, (*lead, *ir.shape_of(mask)[-2:]))
-    attention = Attention(scores.scale, scores.causal, mask is not None, scores.fill)
+    attention = Attention(scores.scale, scores.causal, mask is not None, scores.fill, hidden_weighed=scores.causal)
     o, _ = attention.forward(e, q, k, v, mask)
     o = e.reshape(o, ir.shape_of(op.y))
     _insert(block, new.ops, op)

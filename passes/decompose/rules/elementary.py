@@ -157,6 +157,8 @@ def attention_bwd(
     ds = e.scaled(ds, Attention.of(op).scale)
     if mask is not None and ir.dtype_of(mask) == "i1":
         ds = e.select(mask, ds, e.zeros_like(ds))
+    if Attention.of(op).causal:
+        ds = e.select(causal_mask(e, ir.shape_of(ds)), ds, e.zeros_like(ds))
     dq = e.dot(ds, b, ((3,), (2,)), HEADS)
     dk = e.dot(ds, a, ((2,), (2,)), HEADS)
     return _narrowed(e, dtype, dq, sum_heads(e, dk, own), sum_heads(e, dv, own))

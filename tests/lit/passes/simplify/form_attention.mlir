@@ -3,7 +3,7 @@
 // A triangle that is filled with -inf is causal; nothing of the size of scores is left.
 // CHECK-LABEL: @causal
 // CHECK-NOT:   64x64
-// CHECK:       prim.attention %q, %k, %v {scale = 0.25, causal = true} : tensor<2x4x64x32xf32>, tensor<2x4x64xf32>
+// CHECK:       prim.attention %q, %k, %v {scale = 0.25, causal = true, hidden = "weighed"} : tensor<2x4x64x32xf32>, tensor<2x4x64xf32>
 // CHECK-NOT:   64x64
 // CHECK:       func.return
 func.func @causal(%q: tensor<2x4x64x16xf32>, %k: tensor<2x4x64x16xf32>, %v: tensor<2x4x64x32xf32>) -> tensor<2x4x64x32xf32> {
@@ -71,4 +71,22 @@ func.func @others(%q: tensor<8x64x16xbf16>, %x: tensor<8x64x16xf32>) -> (tensor<
   %r = prim.softmax %t {dim = 1} : tensor<8x64x64xf32>
   %y = prim.dot %r, %x {batch_a = [0], batch_b = [0], contract_a = [2], contract_b = [1]} : tensor<8x64x16xf32>
   func.return %o, %y : tensor<8x64x16xbf16>, tensor<8x64x16xf32>
+}
+
+// A triangle that is added is an operand: NaN among scores that it hides stays NaN, which a causal kernel never sees.
+// CHECK-LABEL: @added
+// CHECK:       prim.attention %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} {scale = 1.0, causal = false, empty = "nan"}
+func.func @added(%q: tensor<8x64x16xf32>) -> tensor<8x64x16xf32> {
+  %s = prim.dot %q, %q {batch_a = [0], batch_b = [0], contract_a = [2], contract_b = [2]} : tensor<8x64x64xf32>
+  %c = prim.iota {dim = 1} : tensor<64x64xi64>
+  %r = prim.iota {dim = 0} : tensor<64x64xi64>
+  %later = prim.cmp %c, %r {predicate = "gt"} : tensor<64x64xi1>
+  %inf = prim.const {value = -inf} : tensor<64x64xf32>
+  %zero = prim.const {value = 0.0} : tensor<64x64xf32>
+  %m = prim.select %later, %inf, %zero : tensor<64x64xf32>
+  %t = prim.broadcast %m {dims = [1, 2]} : tensor<8x64x64xf32>
+  %y = prim.add %s, %t : tensor<8x64x64xf32>
+  %p = prim.softmax %y {dim = 2} : tensor<8x64x64xf32>
+  %o = prim.dot %p, %q {batch_a = [0], batch_b = [0], contract_a = [2], contract_b = [1]} : tensor<8x64x16xf32>
+  func.return %o : tensor<8x64x16xf32>
 }
