@@ -83,7 +83,7 @@ class Lease:
         Memory that a view still looks at is left to the view: it is not reused.
         """
         tensor, self.tensor = self.tensor, None
-        if tensor is not None and storage_uses(tensor) <= 1:
+        if tensor is not None and self._pool.keep and storage_uses(tensor) <= 1:
             self._pool.give(tensor)
 
     def __del__(self) -> None:

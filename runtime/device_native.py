@@ -50,12 +50,16 @@ class NativeCall:
         }
         for name, value in words.items():
             ctypes.c_int64.from_address(loaded[name]).value = value
-        self._builtin = builtin(loaded["call"], loaded)
+        self.builtin = builtin(loaded["call"], loaded)
+        """Takes the temporary arena, the saved one, the stream, then the arguments."""
         self._writes_arguments = bool(written(program))
 
     def __call__(self, temporary: Tensor | None, arena: Tensor | None, arguments: Sequence[Value]) -> list[Tensor]:
         """Queue the program on the current stream; Again where Python has to."""
-        results = self._builtin(temporary, arena, current_stream(self._device), *arguments)
+        return self.read(self.builtin(temporary, arena, current_stream(self._device), *arguments))
+
+    def read(self, results: object) -> list[Tensor]:
+        """Give the list that the builtin gives, or raise what it says instead; Again where nothing has run."""
         if type(results) is list:
             return cast("list[Tensor]", results)
         if results is None:

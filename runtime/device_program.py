@@ -6,9 +6,9 @@ saved for a backward until that lets go. Everything here but the launch itself w
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -23,8 +23,16 @@ from isthmus.runtime.device_native import Again, NativeCall
 from isthmus.runtime.device_steps import Actions, Frame, Kernel
 from isthmus.runtime.fresh import on_its_own
 from isthmus.runtime.interpret_table import DTYPES
-from isthmus.runtime.torch_private import current_stream, device_is_current, no_dispatch_modes
+from isthmus.runtime.torch_private import (
+    current_stream,
+    device_is_current,
+    no_dispatch_modes,
+    number_of_current,
+    stream_of,
+)
 from isthmus.sizes import Dim, evaluate
+
+_Quick: TypeAlias = Callable[["list[Value]", "Tensor | None"], "tuple[list[Tensor], Lease | None]"]
 
 
 class DeviceProgram:
@@ -48,6 +56,7 @@ class DeviceProgram:
         self._arenas = ArenaPool(keep=0, device=str(device))
         self._only_launches = not program.library_calls and not self._by_torch
         self._native: NativeCall | None = None
+        self._quick: _Quick | None = None
         self._temporary = _known_bytes(program.temporary_bytes)
         self._saved = _known_bytes(program.saved_bytes)
         self._handed_over = program.handed_over
@@ -63,6 +72,7 @@ class DeviceProgram:
     def use(self, native: NativeCall) -> None:
         """Make calls by machine code wherever nothing about them is unusual."""
         self._native = native
+        self._quick = self._usual_call(native)
 
     @property
     def is_one_call(self) -> bool:
@@ -106,12 +116,40 @@ class DeviceProgram:
     def _call(
         self, arguments: list[Value], arena: Tensor | None, *, everything: bool = False
     ) -> tuple[list[Tensor], Lease | None]:
-        if self._native is not None and not (everything and self.saves) and self._is_current():
+        if self._native is not None and not (everything and self.saves):
             try:
-                return self._call_natively(self._native, arguments, arena)
+                if self._quick is not None:
+                    return self._quick(arguments, arena)
+                if self._is_current():
+                    return self._call_natively(self._native, arguments, arena)
             except Again:
                 pass
         return self._call_in_python(arguments, arena, everything)
+
+    def _usual_call(self, native: NativeCall) -> _Quick | None:
+        """Give the usual call as one function, where sizes are known, nothing can fail and nothing is handed over.
+
+        Every Python frame counts: a backward runs in a thread whose core has seen none of this lately.
+        """
+        saved, temporary_bytes, saves = self._saved, self._temporary, self.saves
+        if self.errors or saved is None or temporary_bytes is None or self._handed_over:
+            return None
+        device, arenas, empty, uint8 = self.device, self._arenas, torch.empty, torch.uint8
+        call, stream = native.builtin, stream_of(device)
+        current, number = (number_of_current(), device.index or 0) if device.type == "cuda" else (int, 0)
+
+        def quick(arguments: list[Value], arena: Tensor | None) -> tuple[list[Tensor], Lease | None]:
+            if current() != number:
+                raise Again
+            lease = temporary = None
+            if saves and arena is None:
+                arena = empty(saved or 16, dtype=uint8, device=device)
+                lease = Lease(arena, arenas)
+            if temporary_bytes:
+                temporary = empty(temporary_bytes, dtype=uint8, device=device)
+            return native.read(call(temporary, arena, stream(), *arguments)), lease
+
+        return quick
 
     def _call_natively(
         self, native: NativeCall, arguments: list[Value], arena: Tensor | None

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -113,6 +115,16 @@ def kernel_arguments(name: str) -> str | None:
 def current_stream(device: torch.device) -> int:
     """The handle of torch's current stream on a device; 0 where it has none."""
     return torch._C._cuda_getCurrentRawStream(device.index or 0) if device.type == "cuda" else 0
+
+
+def stream_of(device: torch.device) -> Callable[[], int]:
+    """What `current_stream` gives for a device, as a function without a Python frame where there are streams."""
+    return partial(torch._C._cuda_getCurrentRawStream, device.index or 0) if device.type == "cuda" else int
+
+
+def number_of_current() -> Callable[[], int]:
+    """The number of the GPU that this thread's work goes to, as a function without a Python frame."""
+    return torch._C._cuda_getDevice
 
 
 def device_is_current(device: torch.device) -> bool:
