@@ -7,7 +7,8 @@ After, for a CPU:
 and for a GPU (half precision):
     %o, %lse = prim.opaque %q, %k, %v {callee = "isthmus::attention.default", ...} : ...
 
-What is not taken (other dtypes; on a GPU masks and head sizes that differ) expands to elementary primitives.
+On a CPU half precision is widened for the kernel, which computes in float32. What is not taken (on a GPU other dtypes,
+masks and head sizes that differ) expands to elementary primitives.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from isthmus import ir
 from isthmus.dialects import kernel, prim
+from isthmus.dialects.prim import Emitter
 from isthmus.dialects.prim.base import ints
 from isthmus.ir import Literal, LiteralValue, Operand
 
@@ -59,18 +61,46 @@ class SelectLibraryPass(ModulePass):
 
 
 def _is_streamed(op: prim.AttentionOp | prim.AttentionBwdOp) -> bool:
-    """Whether the kernel of ours takes it: float32 and float64, heads of a known width that leaves blocks of them in a
-    cache."""
+    """Whether the kernel of ours takes it: heads whose known width leaves blocks of them in a cache, nothing empty."""
     widths = [ir.shape_of(x)[3] for x in (op.q, op.k, op.v)]
     known = all(isinstance(w, int) and 0 < w <= WIDEST for w in widths)
     filled = all(0 not in ir.shape_of(x) for x in (op.q, op.k))
-    return ir.dtype_of(op.q) in ("f32", "f64") and known and filled
+    return ir.is_float(ir.dtype_of(op.q)) and known and filled
 
 
 def _stream(op: prim.AttentionOp | prim.AttentionBwdOp) -> None:
+    """The kernel, in float32 for narrower floats: whoever makes an operand or reads a result converts it."""
     cls = kernel.AttentionOp if isinstance(op, prim.AttentionOp) else kernel.AttentionBwdOp
     literals = {key: attr for key, attr in op.properties.items() if isinstance(attr, Literal)}
-    _put(op, ir.create_op(cls, ir.operands_of(op), [r.type for r in op.results], literals, location=op.location))
+    block = op.parent
+    assert block is not None
+    operands = [_converted(op, x, _wide(ir.dtype_of(x))) for x in ir.operands_of(op)]
+    types = [ir.tensor(ir.shape_of(r), _wide(ir.dtype_of(r))) for r in op.results]
+    made = ir.create_op(cls, operands, types, literals, location=op.location)
+    block.insert_op_before(made, op)
+    for old, new in zip(op.results, made.results, strict=True):
+        old.replace_all_uses_with(_converted(op, new, ir.dtype_of(old)))
+    op.detach()
+    op.erase()
+
+
+def _wide(dtype: str) -> str:
+    return "f32" if dtype in ("bf16", "f16") else dtype
+
+
+def _converted(before: Operation, x: SSAValue, dtype: str) -> SSAValue:
+    """The value in another format, made before an op."""
+    if ir.dtype_of(x) == dtype:
+        return x
+    block, made = before.parent, Block()
+    assert block is not None
+    e = Emitter(made)
+    e.location = before.location
+    y = e.convert(x, dtype)
+    for op in list(made.ops):
+        op.detach()
+        block.insert_op_before(op, before)
+    return y
 
 
 def _attention(op: prim.AttentionOp, on_gpu: bool) -> None:

@@ -256,3 +256,27 @@ def test_what_a_triangle_hides_is_not_lost(heads: int, length: int, where: str) 
         found.append([y, *torch.autograd.grad(y, leaves, mine[3])])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("form", ["plain", "triangle", "mask", "shared heads"])
+def test_half_precision_streams(form: str, dtype: torch.dtype) -> None:
+    """In float32 inside, rounded once: errors are a unit of the format, which eager's own exceed."""
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        mask = (torch.arange(T) % 3 > 0).expand(1, 1, T, T) if form == "mask" else None
+        shared = form == "shared heads"
+        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=form == "triangle", enable_gqa=shared)
+
+    heads = 2 if form == "shared heads" else 4
+    mine = [torch.randn(2, h, T, 32).to(dtype).requires_grad_() for h in (4, heads, heads)]
+    exact = [x.detach().double().requires_grad_() for x in mine]
+    y, wanted = isthmus.compile(function)(*mine), function(*exact)
+    tangent = torch.randn_like(y)
+    found = [y, *torch.autograd.grad(y, mine, tangent)]
+    truth = [wanted, *torch.autograd.grad(wanted, exact, tangent.double())]
+    assert report(function, *mine) == (2, 2)
+    eps = torch.finfo(dtype).eps
+    for a, b in zip(found, truth, strict=True):
+        assert a.dtype is dtype
+        torch.testing.assert_close(a.double(), b, rtol=eps, atol=eps)

@@ -36,11 +36,13 @@ func.func @masked(%q: tensor<2x8x60x16xf32>, %k: tensor<2x2x60x16xf32>, %v: tens
   func.return %o : tensor<2x8x60x16xf32>
 }
 
-// Half precision is computed by parts, a width that is not known yet by the library.
+// Half precision is computed in float32, a width that is not known yet by the library.
 // CHECK-LABEL: @others
-// CHECK-NOT:   kernel.attention
-// CHECK-DAG:   kernel.extern {{.*}}symbol = "prim.dot"
-// CHECK-DAG:   kernel.extern {{.*}}symbol = "_scaled_dot_product_flash_attention_for_cpu.default"
+// CHECK:       %[[Q:.*]] = kernel.fused %q
+// CHECK:       kernel.attention %[[Q]], %[[Q]], %[[Q]]
+// CHECK:       kernel.fused %attention
+// CHECK:       }) : tensor<2x2x60x16xbf16>
+// CHECK:       kernel.extern {{.*}}symbol = "_scaled_dot_product_flash_attention_for_cpu.default"
 // CHECK:       func.return
 func.func @others(%q: tensor<2x2x60x16xbf16>, %x: tensor<2x2x60x?xf32, #isthmus.lit<[2, 2, 60, <"d">]>>)
     -> (tensor<2x2x60x16xbf16>, tensor<2x2x60x?xf32, #isthmus.lit<[2, 2, 60, <"d">]>>) {
