@@ -31,6 +31,19 @@ SHORT_ROW = 16
 LONG_BODY = 8.0
 """A body that costs at least this much, in additions, is unrolled half as often."""
 
+LONG_CHAIN = 10.0
+"""A pointwise kernel whose values wait for one another for so long, in additions, works on two vectors at once: what a
+processor looks ahead is less than the way through one."""
+
+WIDE_BODY = 1.6
+"""Not where all work is so many times that of the longest chain: one vector has enough to do, two spill."""
+
+LONGEST_FUNCTION = 22.0
+"""Functions that cost this much have branches and tables of their own."""
+
+MANY_POINTS = 1 << 12
+"""Code for two vectors takes twice as long to compile: not for fewer points than this."""
+
 KEEP_COST = 8.0
 """A row value is kept for later walks where computing it again costs at least this much, in additions."""
 
@@ -73,6 +86,7 @@ def schedule(op: kernel.FusedOp, vector_bits: int) -> None:
             set_("symbols", Literal.of(tuple(sorted(count.symbols().union(op.symbols_)))))
     width = _width(op, vector_bits)
     vector = _vector(op, width)
+    width *= 2 if _is_long_chain(op) else 1
     if vector is not None:
         set_("vector", Literal.of(vector))
         set_("width", Literal.of(width))
@@ -88,6 +102,25 @@ def _unroll(op: kernel.FusedOp) -> int:
     work = sum(type(o).COST for o in op.block.ops if isinstance(o, prim.PrimOp))
     reduces = any(isinstance(o, (kernel.ReduceOp, kernel.AccumulateOp)) for o in op.block.ops)
     return (4 if reduces else 2) // (2 if work >= LONG_BODY else 1)
+
+
+def _is_long_chain(op: kernel.FusedOp) -> bool:
+    """Whether a body of arithmetic alone, over many points, is little more than a chain of values of LONG_CHAIN."""
+    if cost.numeric(kernel.points(op)) < MANY_POINTS and not op.rows:
+        return False
+    work, ready = 0.0, dict[SSAValue, float]()
+    for inner in op.block.ops:
+        before = max((ready.get(v, 0.0) for v in ir.operands_of(inner)), default=0.0)
+        if isinstance(inner, prim.PrimOp):
+            own = type(inner).COST
+            if own >= LONGEST_FUNCTION:
+                return False
+            work, before = work + own, before + own
+        elif not isinstance(inner, (kernel.LoadOp, kernel.StoreOp, kernel.IndexOp)):
+            return False
+        ready.update(dict.fromkeys(inner.results, before))
+    longest = max(ready.values(), default=0.0)
+    return longest >= LONG_CHAIN and work <= WIDE_BODY * longest
 
 
 def _walk_rows(op: kernel.FusedOp) -> None:
