@@ -119,6 +119,8 @@ HIGHEST2 = {"float": 128.5, "double": 1024.5}
 LOWEST2 = {"float": -151.0, "double": -1076.0}
 # Below these e^x - 1 rounds to -1.
 LOWEST_EXPM1 = {"float": -18.0, "double": -40.0}
+LOWERED = {"float": 64, "double": 512}
+"""2^(j + this) is a normal number for all j <= 0 that occur."""
 TINY = {"float": 2.0**-60, "double": 2.0**-500}
 
 
@@ -190,6 +192,14 @@ def scale(m: Math, r: Value, t: Value, shift: int = 0) -> Value:
     return r * first * second
 
 
+def scale_down(m: Math, value: Value, t: Value) -> Value:
+    """Give value·2ʲ, j <= 0 in the low bits of t, with one rounding; value·2^LOWERED is finite."""
+    if m.has_scale and value.type.lanes * value.type.bits == 512:
+        return scale(m, value, t)
+    shift = LOWERED[t.type.scalar]
+    return value * power_of_two(m, t, shift) * 2.0**-shift
+
+
 def power_of_two(m: Math, t: Value, shift: int) -> Value:
     """Give 2^(j + shift), j in the low bits of t, where that is a normal number."""
     scalar = t.type.scalar
@@ -254,20 +264,17 @@ def logistic(m: Math, x: Value) -> Value:
     if special_unit.has_unit(m, x):
         return special_unit.logistic(m, x)
     f, scalar = m.f, x.type.scalar
-    t, reduced, g = split_exactly(m, m.at_least(-m.fabs(x), LOWEST[scalar]))
-    whole = reduced + g
-    rest = m.mla(whole * whole, m.polynomial(whole, EXP[scalar]), g)
-    one, error = m.fast_two_sum(m.const(1.0, x), reduced)
-    e = scale(m, one + (error + rest), t)
-    negative = f.compare("olt", x, 0.0)
+    t, reduced = split(m, m.at_least(-m.fabs(x), LOWEST[scalar]))
+    e = scale_down(m, reduced_exp(m, reduced), t)
+    negative = m.negative_sign(x)
     n = f.select(negative, e, 1.0)
     # The quotient and its correction: n - q·(d + low), over d, and 1/d is the other of the two results.
     d, low = m.fast_two_sum(m.const(1.0, x), e)
     q = n / d
     if not m.has_fma:
         return q
-    left = m.f.fma(-q, d, n) - q * low
-    return m.f.fma(left, f.select(negative, 1.0 - q, q), q)
+    left = f.fma(-q, low, f.fma(-q, d, n))
+    return f.fma(left, f.select(negative, 1.0 - q, q), q)
 
 
 def tanh(m: Math, x: Value) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from isthmus.codegen.llvm_text import Value
 from isthmus.codegen.vector_math import special_unit
 from isthmus.codegen.vector_math.core import ROUNDING, Coefficients, Math
-from isthmus.codegen.vector_math.exponential import EXP, EXP2, power_of_two, scale, split_exactly
+from isthmus.codegen.vector_math.exponential import EXP, EXP2, LOWERED, power_of_two, scale_down, split_exactly
 
 FARTHEST_LOGISTIC = {"float": 110.0, "double": 753.0}
 """Beyond this x·e^-x is 0."""
@@ -73,8 +73,6 @@ CUBIC_3 = {
     "float": (0.10294324159622192, -2.016198541454628e-09),
     "double": (0.1029432395800235, -5.978177400718744e-18),
 }
-LOWERED = {"float": 64, "double": 512}
-"""2^(j + this) is a normal number for all j <= 0 that occur."""
 
 Pair = tuple[Value, Value]
 """A number as a sum of two."""
@@ -126,14 +124,6 @@ def _less(m: Math, x: Value, tail: Value) -> Value:
     return m.f.select(m.negative_sign(x), x * 0.0, x) - tail
 
 
-def _lowered(m: Math, value: Value, t: Value) -> Value:
-    """Give value·2ʲ, j <= 0 in the low bits of t, with one rounding; value·2^LOWERED is finite."""
-    if m.has_scale and value.type.lanes * value.type.bits == 512:
-        return scale(m, value, t)
-    shift = LOWERED[t.type.scalar]
-    return value * power_of_two(m, t, shift) * 2.0**-shift
-
-
 # ---- the logistic function
 
 
@@ -152,7 +142,7 @@ def _times_logistic(m: Math, factor: Value, t: Value, grown: Value) -> Value:
     inverse = 1.0 / m.mla(high, 2.0**-lowered, 1.0)
     q = r * inverse
     left = m.mla(q * -(2.0**-lowered), high, r - q) * inverse  # r - q is exact
-    return _lowered(m, m.mla(factor, q, factor * left), t)
+    return scale_down(m, m.mla(factor, q, factor * left), t)
 
 
 def _times_cubic_logistic(m: Math, factor: Value, x: Value) -> Value:
@@ -206,4 +196,4 @@ def _times_bell(m: Math, factor: Value | None, ratio: Pair, x: Value) -> Value:
         return product if factor is None else product * factor
     t, grown = _exp_of_sum(m, square * -0.5, below * -0.5)
     more = m.mla(high, grown, rest)
-    return _lowered(m, high + more if factor is None else m.mla(high, factor, more * factor), t)
+    return scale_down(m, high + more if factor is None else m.mla(high, factor, more * factor), t)
