@@ -83,7 +83,8 @@ def _coefficient(linear: Expr, d: int, size: ir.Dim, shape: Shape) -> ir.Dim:
 def _takes_views(node: Node) -> bool:
     op = node.op
     if isinstance(op, prim.OpaqueOp):
-        return "::" not in cast(str, op.callee.data)  # a custom kernel may count on the layout that eager has
+        callee = cast(str, op.callee.data)  # a custom kernel may count on the layout that eager has; ours do not
+        return "::" not in callee or callee.startswith("isthmus::")
     return isinstance(
         op,
         (prim.DotOp, prim.AttentionOp, prim.AttentionBwdOp, kernel.StreamOp, prim.ConvOp, prim.ConvDxOp, prim.ConvDwOp),

@@ -17,6 +17,10 @@ from isthmus.passes.fusion.space import point_count
 LARGEST_KERNEL, LARGEST_ON_GPU = 64, 24
 """Nodes with a buffer or a reduction in one kernel; ptxas takes seconds for many."""
 
+LARGE, MOST_STREAMS = 8 << 20, 8
+"""On a GPU, kernels that move more bytes than this and share numbers alone become one up to so many tensors read: of
+four times as many a third of the rate was lost, measured, for launches that cost next to nothing."""
+
 FEWEST_POINTS = 8
 """A merge that leaves fewer parallel points than this, where there were more, is refused."""
 
@@ -280,6 +284,8 @@ class Merger:
         largest = LARGEST_ON_GPU if self._launches_cost else LARGEST_KERNEL
         if len(first.frames) + len(second.frames) > largest:
             raise Refused(f"the kernel would have more than {largest} reductions and buffers")
+        if self._launches_cost:
+            _require_few_streams(first, second)
         pieces = {n.piece for c in (first, second) for n in c.frames}
         if len(pieces) > 1:
             raise Refused("they belong to pieces of a computation that are done one after the other")
@@ -350,6 +356,17 @@ class Merger:
 
     def _reads(self, unit: Unit) -> Iterable[Value]:
         return unit.reads if isinstance(unit, Cluster) else self.externs.get(unit, ())
+
+
+def _require_few_streams(first: Cluster, second: Cluster) -> None:
+    if min(first.traffic, second.traffic) <= LARGE:
+        return
+    reads = [v for c in (first, second) for v in c.reads if v.shape != ()]
+    touched = {*reads, *first.writes, *second.writes}
+    if len(touched) < len(reads) + len(first.writes) + len(second.writes):
+        return  # they have more in common
+    if first.sizes != second.sizes or len(reads) > MOST_STREAMS:
+        raise Refused("they share numbers alone, and would read and write many tensors at once")
 
 
 def _shares(cluster: Cluster) -> int:

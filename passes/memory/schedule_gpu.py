@@ -34,6 +34,8 @@ MOST_THREADS = 1024
 POINTWISE_THREADS = 256
 BUSY_THREADS = 1 << 15
 """So many threads keep a GPU busy."""
+FEW_THREADS = 1 << 11
+"""Fewer threads than this, which compute much, had rather be more."""
 STEPS = 4
 """Steps in which a block walks a row: enough reads in flight, few enough registers."""
 FEW_BLOCKS = 1024
@@ -187,7 +189,7 @@ def _walk_apart(op: kernel.FusedOp, spread: int | None, sums: list[kernel.Accumu
     many = cost.numeric(points)
     last = op.sizes_[spread] if spread is not None else 1
     width = _width(op, spread, 0 if len(op.parallel) == 1 else last)
-    if _is_in_order(op) or (op.rows and many // width < BUSY_THREADS):
+    if _is_in_order(op) or many // width < (BUSY_THREADS if op.rows else FEW_THREADS if _is_heavy(op) else 0):
         width = 1
     threads = POINTWISE_THREADS
     while threads > WARP and many // width < threads:
