@@ -27,7 +27,7 @@ CURVE = tuple(
     math.fsum((second, -first / 4))
     for first, second in zip((*LOG_GAMMA, 0.0, 0.0), (0.0, 0.0, *LOG_GAMMA), strict=True)
 )
-NEAR = 2.0**-10
+NEAR = 2.0**-12
 """A distance from a zero of ψ within which it is found from there."""
 
 
@@ -75,7 +75,7 @@ def digamma_near_zero(m: Math, x: Value, value: Value) -> Value:
     """Give ψ(x) next to its zeros below 0, and `value` elsewhere."""
     f = m.f
     inside = f.compare("olt", x, 0.0) & f.compare("ogt", x, -float(len(DIGAMMA_ZEROS)))
-    small = f.compare("olt", m.fabs(value), 0.25)
+    small = f.compare("olt", m.fabs(value), 0.0125)
 
     def from_zero() -> Value:
         a = f.select(inside & small, x, -0.5)
