@@ -90,8 +90,12 @@ class _Writes:
         copies = [(m, r, a) for m, r, a in self._simple if results[r] is not values[a]]
         if records and not all([m.hidden for m, _, _ in copies]):
             return [*self._others, *(m for m, _, _ in copies)]
-        with torch.no_grad():
-            copy_all([cast(Tensor, values[a]) for _, _, a in copies], [results[r] for _, r, _ in copies])
+        targets, sources = [cast(Tensor, values[a]) for _, _, a in copies], [results[r] for _, r, _ in copies]
+        if not records:
+            copy_all(targets, sources)
+        else:
+            with torch.no_grad():
+                copy_all(targets, sources)
         return self._others
 
 
