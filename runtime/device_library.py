@@ -19,6 +19,9 @@ from isthmus.runtime.fresh import has_strides
 from isthmus.runtime.interpret_table import DTYPES
 from isthmus.runtime.library import evaluate
 
+ALIGNMENT = 16
+"""What kernels of ours may count on where a library call gives the memory."""
+
 View = Callable[[Buffer], Tensor]
 """Gives a buffer of the running call as a tensor."""
 
@@ -119,7 +122,7 @@ def _delivered(
         made = made.resolve_conj().resolve_neg()
     strides = numbers(buffer.strides, sizes)
     place = made.untyped_storage().data_ptr()
-    if place in taken or (made.numel() and not has_strides(made, strides)):
+    if place in taken or made.data_ptr() % ALIGNMENT or (made.numel() and not has_strides(made, strides)):
         made = torch.empty_strided(shape, strides, dtype=dtype, device=made.device).copy_(made)
         place = made.untyped_storage().data_ptr()
     if place:

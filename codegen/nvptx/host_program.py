@@ -92,9 +92,14 @@ def refusal(program: Program, launches: Mapping[str, Launched]) -> str:
     return ""
 
 
-def anywhere(program: Program, launches: Mapping[str, Launched]) -> tuple[str, ...]:
-    """Give the kernels whose buffers may turn out to be at any address, arguments apart."""
-    found = [s.symbol for s in program.kernel_calls if not _is_aligned(s, launches[s.symbol].alignment)]
+def anywhere(program: Program, launches: Mapping[str, Launched], *, aligned_handles: bool = False) -> tuple[str, ...]:
+    """Give the kernels whose buffers may turn out to be at any address, arguments apart.
+
+    `aligned_handles`: whoever makes the library calls sees to it that what they give is aligned.
+    """
+    found = [
+        s.symbol for s in program.kernel_calls if not _is_aligned(s, launches[s.symbol].alignment, aligned_handles)
+    ]
     return tuple(dict.fromkeys(found))
 
 
@@ -158,9 +163,10 @@ def _offset(buffer: Buffer) -> Dim:
     return start + buffer.offset * ir.itemsize(buffer.dtype)
 
 
-def _is_aligned(step: KernelCall, alignment: int) -> bool:
-    """Whether all buffers are multiples of the alignment where arguments are."""
-    return all(b.place.kind != "handle" and divisor(_offset(b)) % alignment == 0 for b in step.buffers)
+def _is_aligned(step: KernelCall, alignment: int, handles: bool = False) -> bool:
+    """Whether all buffers are multiples of the alignment where arguments are, and maybe what library calls give."""
+    own = all(handles or b.place.kind != "handle" for b in step.buffers)
+    return own and all(divisor(_offset(b)) % alignment == 0 for b in step.buffers)
 
 
 # ---- @run

@@ -70,7 +70,8 @@ def kept_on_device(
             alignment = max(alignment, code.facts.alignment)
         made = DeviceProgram(program, kernels, device, alignment=alignment)
         native = native_of(program, kernels, loader, made)
-        if native is None and host_program.anywhere(program, {name: code.facts for name, code in there.items()}):
+        facts = {name: code.facts for name, code in there.items()}
+        if native is None and host_program.anywhere(program, facts, aligned_handles=True):
             return None
     except (Gone, AssertionError, KeyError, pickle.UnpicklingError, AttributeError, EOFError, struct.error):
         return None

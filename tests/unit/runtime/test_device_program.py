@@ -10,8 +10,10 @@ import torch
 
 from isthmus.codegen.nvptx import host_program
 from isthmus.diagnostics import IRError
+from isthmus.dialects.program import Buffer, LibraryCall, Place
 from isthmus.driver.kept_on_device import keep_on_device, kept_on_device
-from isthmus.runtime import cache
+from isthmus.runtime import cache, device_library
+from isthmus.runtime.device_library import library_call
 from tests.unit.runtime.fake_cuda import FakeDriver, on_fake_device
 from tests.unit.runtime.test_call import CHAIN, GATHER, PAIR, SYMBOLIC, WHILE, chain, inputs
 
@@ -240,3 +242,12 @@ def test_a_program_whose_kernels_are_gone_is_not_taken_from_disk(
     program = on_fake_device(CHAIN, driver).program  # without the cache
     keep_on_device("key", program, torch.device("cpu"), with_driver=driver)
     assert kept_on_device("key", torch.device("cpu"), with_driver=driver) is None
+
+
+def test_results_at_odd_addresses_are_laid_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = torch.randn(9)[1:]
+    monkeypatch.setattr(device_library, "evaluate", lambda call, operands, sizes: [odd])
+    made = Buffer(Place("handle", 0), "f32", (8,), (1,))
+    (found,) = library_call(LibraryCall("aten.relu.default", (), (made,)))(lambda buffer: odd, {})
+    assert found.data_ptr() % 16 == 0 and found.data_ptr() != odd.data_ptr()
+    torch.testing.assert_close(found, odd)
