@@ -48,7 +48,7 @@ def finish(
         for index, fake in enumerate(fakes)
         if isinstance(fake, Tensor)
         and (value := recorder.root.values[fake]) is not arguments[index]
-        and value.type is not arguments[index].type
+        and (value.type is not arguments[index].type or id(fake) in recorder.turned)
     ]
     values = [*returned, *(v for _, v in rebound)]
     recorder.emit(ReturnOp(*values))
@@ -105,7 +105,7 @@ def _returned(
         if isinstance(output, Tensor):
             value = recorder.value_of(output)
             argument = arguments.get(id(output))
-            if argument is not None and argument.type is value.type:
+            if argument is not None and argument.type is value.type and id(output) not in recorder.turned:
                 value = argument  # written in place perhaps, still the caller's own tensor
             if value not in returned:
                 returned.append(value)

@@ -70,6 +70,8 @@ class Program:
         self.root = self.scope = Scope(Block())
         self.schemas: set[str] = set()
         self.constants: list[Tensor] = []
+        self.given: set[int] = set()
+        """The arguments of the function, by the ids of their fakes."""
         self.met: list[Tensor] = []
         """Arguments that were also reached in another way."""
         self.devices: dict[torch.device, bool] = {}
@@ -167,6 +169,8 @@ class Program:
         value = block.insert_arg(self.type_of(tensor), len(block.args))
         value.location = ir.location_attr(self.location)
         self.scope.values.setdefault(tensor, value)
+        if self.scope is self.root:
+            self.given.add(id(tensor))
         return value
 
     def add_size(self) -> SSAValue:

@@ -60,6 +60,8 @@ class Recorder(Program, ProxyTorchDispatchMode):
         """Of the checkpoint region that is being recorded."""
         self.torchs_noise = False
         """Whether what is drawn now comes from torch's generator, see `noise.py`."""
+        self.turned: set[int] = set()
+        """The tensors, by their ids, whose shape or strides a call replaced in place."""
         self.tag: str | None = None
         """What calls are tagged with where no policy is asked."""
 
@@ -139,9 +141,13 @@ class Recorder(Program, ProxyTorchDispatchMode):
             return result  # the very argument: contiguous() of a contiguous tensor
         mutates = call.mutates
         if facts.view_of is not None:
-            if facts.name == "detach_.default" and not had_history:
-                return result
+            if facts.name == "detach_.default":
+                if not had_history:
+                    return result
+                self._require_own(call.tensors[0])
             facts, mutates = facts_of(facts.view_of), ()
+            if facts.name != "detach.default":
+                self.turned.update(map(id, call.tensors[:1]))
         op = aten.call(
             facts.name,
             call.values,
@@ -176,6 +182,12 @@ class Recorder(Program, ProxyTorchDispatchMode):
     def unrecorded(self) -> Generator[None]:
         with paused(self), self.fake_mode:
             yield
+
+    def _require_own(self, tensor: Tensor) -> None:
+        """Refuse to end the history of a tensor of the caller's."""
+        if id(tensor) in self.given:
+            cure = "use what x.detach() gives, or do this outside of the compiled function"
+            raise UnsupportedError("an argument of the function is cut off from its history in place", cure=cure)
 
     def _plain_result(self, facts: OperatorFacts, result: object, call: CallArguments) -> object:
         """A number read from a tensor: floats stay symbols that name the tensor, integers become constants."""

@@ -53,6 +53,11 @@ def test_what_waits_for_a_gradient_is_refused_at_its_line(function: Callable[...
     assert "capture='dynamo'" in (error.value.cure or "")
 
 
+def test_the_history_of_an_argument_is_not_ended_in_place():
+    with pytest.raises(isthmus.UnsupportedError, match=r"test_what_tracing_meets.py:\d+.*detach_"):
+        isthmus.compile(lambda x: x.detach_() * 2, capture="trace")(f64(3, 4))
+
+
 def test_a_gradient_inside_reaches_through_a_user_rule_to_the_second_order():
     def second(x: Tensor) -> Tensor:
         (first,) = torch.autograd.grad(Cube.apply(x).sum(), x, create_graph=True)
