@@ -127,7 +127,9 @@ def _attention_bwd(op: prim.AttentionBwdOp, on_gpu: bool) -> None:
 
 
 def _is_taken(op: prim.AttentionOp | prim.AttentionBwdOp, on_gpu: bool) -> bool:
-    """Whether the library takes it: on a CPU float32 and float64 of equal head sizes, nothing empty."""
+    """Whether the library takes it: on a CPU float32 and float64 of equal head sizes, nothing empty or weighed."""
+    if op.hidden is not None:
+        return False
     if not on_gpu:
         sizes = {ir.shape_of(x)[3] for x in (op.q, op.k, op.v)}
         filled = 0 not in (*ir.shape_of(op.q), *ir.shape_of(op.k))

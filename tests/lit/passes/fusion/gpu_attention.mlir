@@ -26,3 +26,11 @@ func.func @kept(%q: tensor<1x1x8x16xf32>, %h: tensor<1x1x8x16xf16>, %k: tensor<1
   %p, %m = prim.attention %h, %k, %k {scale = 0.25, causal = true} : tensor<1x1x8x16xf16>, tensor<1x1x8xf32>
   func.return %o, %p : tensor<1x1x8x16xf32>, tensor<1x1x8x16xf16>
 }
+
+// The library does not weigh what a triangle hides.
+// CHECK-LABEL: @weighed
+// CHECK:       prim.attention
+func.func @weighed(%q: tensor<1x1x8x16xf16>) -> tensor<1x1x8x16xf16> {
+  %o, %l = prim.attention %q, %q, %q {scale = 0.25, causal = true, hidden = "weighed"} : tensor<1x1x8x16xf16>, tensor<1x1x8xf32>
+  func.return %o : tensor<1x1x8x16xf16>
+}
