@@ -186,22 +186,36 @@ class _Contractions:
         self.merger, self.fixed, self.policy, self.ability = merger, fixed, policy, ability
         self.nodes = [n for n in merger.externs if is_contraction(n, ability, policy)]
         self.own: dict[Node, Contraction] = {}
+        self._plain: dict[Node, Contraction | Refused] = {}
         self._products: dict[Node, Product | None] = {}
 
+    def plain(self, node: Node) -> Contraction:
+        """The kernel of a library call's product alone, tried once; Refused where there is none."""
+        if node not in self._plain:
+            try:
+                self._plain[node] = self._rebuilt(node)
+            except Refused as refused:
+                self._plain[node] = refused
+        found = self._plain[node]
+        if isinstance(found, Refused):
+            raise found
+        return found
+
     def product(self, node: Node) -> Product | None:
-        """What the model of costs is told about a product that is still a library call."""
+        """What the model of costs is told about a library call's product alone."""
         if node not in self._products:
             try:
-                made = self._rebuilt(node)
+                self._products[node] = self._described(self.plain(node))
             except Refused:
                 self._products[node] = None
-            else:
-                classes = classes_of(node, made.frames[node], len(made.inner))
-                self._products[node] = product_of(made.draft, classes, self.merger.strides)
         return self._products[node]
 
+    def _described(self, made: Contraction) -> Product | None:
+        classes = classes_of(made.dot, made.frames[made.dot], len(made.inner))
+        return product_of(made.draft, classes, self.merger.strides)
+
     def loss(self, node: Node) -> float:
-        """What a product that is still a library call loses by being a kernel of ours, in bytes moved."""
+        """What a library call's product loses by being a kernel of ours, in bytes moved."""
         return self.policy.loss(node, self.product(node)) if self.policy.weighs else 0.0
 
     def is_worth_it_alone(self, node: Node) -> bool:
@@ -239,7 +253,9 @@ class _Contractions:
         except Refused as refused:
             self._refuse(value.maker, readers, refused.reason)
             new = None
-        price -= sum(self.loss(u) for u in readers if isinstance(u, Node))
+        if new is not None and self.policy.weighs:  # what is computed inside has to be packed
+            inside = [c for c in new if isinstance(c, Contraction) and c.dot in readers]
+            price -= sum(self.policy.loss(c.dot, self._described(c)) for c in inside)
         if new is not None and _price(new) - self._other_factors(new, readers) >= price:
             self._refuse(value.maker, readers, "computing it inside the product would cost more than reading it")
             new = None
@@ -289,7 +305,7 @@ class _Contractions:
             return
         own = self.own.get(node)
         try:
-            base = own if own is not None else self._rebuilt(node)
+            base = own if own is not None else self.plain(node)
             merged = self._with_epilogue(base, reader)
         except Refused as refused:
             self._refuse(node, [reader], refused.reason)
@@ -305,7 +321,7 @@ class _Contractions:
         if node in self.own:
             return
         try:
-            made = self._rebuilt(node)
+            made = self.plain(node)
         except Refused:
             return
         self._exchange([], [made])
