@@ -61,8 +61,15 @@ class Walk:
     """Values of earlier walks that are read from a strip or from a result."""
 
 
+MANY_STREAMS = 24
+"""Loads and stores beyond which the addresses of a loop cannot all be in registers, whatever LLVM tries."""
+
+
 class Plan:
     """The loops of one kernel for one target."""
+
+    crowded: int | None = None
+    """The scope whose loop LLVM had better not search for the best induction variables: that takes quadratic time."""
 
     def __init__(self, kernel: k.FusedOp, target: Target) -> None:
         self.kernel: k.LoopNest = kernel
@@ -83,6 +90,7 @@ class Plan:
         self.point = len(self.scopes) - 1 - len(kernel.rows)
         self._scope_of_dim = {d: s for s, dims in enumerate(self.scopes) for d in dims}
         self.accesses = {op: self._access(op) for op in kernel.block.ops if isinstance(op, k.LoadOp | k.SinkOp)}
+        self.crowded = self._crowded()
 
     @property
     def vector_is_parallel(self) -> bool:
@@ -93,6 +101,14 @@ class Plan:
     def last_level(self) -> int:
         """The level of the last walk or point."""
         return max(self.levels.values(), default=0)
+
+    def _crowded(self) -> int | None:
+        """Give the innermost scope that moves addresses, where it moves many."""
+        if len(self.accesses) <= MANY_STREAMS:
+            return None
+        moving = [a.prefixes for a in self.accesses.values()]
+        inside = range(len(self.scopes) - 1, 0, -1)
+        return next((s for s in inside if any(p[s] is not p[s - 1] for p in moving)), None)
 
     def _walks_one_by_one(self) -> bool:
         """Whether lanes cannot be neighbours in a row."""

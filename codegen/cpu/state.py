@@ -31,6 +31,7 @@ class _Frame:
     values: dict[SSAValue, Operand] = field(default_factory=dict[SSAValue, Operand])
     vectors: dict[str, Operand] = field(default_factory=dict[str, Operand])
     pointers: dict[tuple[int, Expr], Value] = field(default_factory=dict[tuple[int, Expr], Value])
+    moves: dict[Expr, Value] = field(default_factory=dict[Expr, Value])
 
 
 class State:
