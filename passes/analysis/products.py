@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 
+SPEED = 100e9
+"""Full speed of one core that `explain` reckons with, operations a second. No decision depends on it."""
+
 STRAIGHT, TURNED = 12.0, 20.0
 """Packing an element that lies along its panel, or across."""
 

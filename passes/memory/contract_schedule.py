@@ -127,6 +127,17 @@ def product_of(op: kernel.ContractOp) -> Product | None:
     return Product(m, n, k, a, b, count)
 
 
+def prices_of(op: kernel.ContractOp) -> tuple[float, float] | None:
+    """Give what a scheduled contraction and a library call cost by the model; None where sizes are not known."""
+    product = product_of(op)
+    if product is None or op.tile is None:
+        return None
+    rows, vectors, lanes = cast("tuple[int, int, int]", op.tile.data)
+    forms = product.forms((rows, vectors * lanes), (rows, vectors))
+    found = [form.cost for form in forms if form.direct == op.direct_]
+    return (found[0], product.library) if found else None
+
+
 def _side(op: kernel.ContractOp, value: SSAValue, own: int) -> Side:
     factor = factor_of(op, value, own)
     if factor is None:

@@ -22,6 +22,8 @@ from isthmus.driver.metadata import Metadata
 from isthmus.driver.options import Options
 from isthmus.driver.session import Program, Session
 from isthmus.frontend.capture_dynamo import CaptureLog
+from isthmus.passes.analysis.products import SPEED
+from isthmus.passes.memory.contract_schedule import prices_of
 from isthmus.passes.partition.explain import Explanation as Cut
 from isthmus.passes.vectorize.table import LOOPED
 
@@ -37,6 +39,8 @@ class Direction:
     """Kernel that was not joined with its neighbour, and the reason."""
     products: int = 0
     """Kernels that multiply matrices, with pointwise work in their prologue or epilogue."""
+    priced: tuple[str, ...] = ()
+    """Each of them on a CPU: its sizes, how it is made, and what it and a library call would cost by the model."""
     fallbacks: tuple[tuple[str, str], ...] = ()
     """On a GPU: kernels that run by torch's operators, and calls of them that are no machine code; with the reason."""
     attentions: int = 0
@@ -166,7 +170,21 @@ def _direction(name: str, module: ModuleOp, fallbacks: tuple[tuple[str, str], ..
         refused += [(str(producer), str(reason)) for producer, reason in entries]
     products = sum(isinstance(op, kernel.ContractOp) for op in own)
     attentions = sum(isinstance(op, kernel.StreamOp) for op in own)
-    return Direction(name, len(own), calls, tuple(refused), products, fallbacks, attentions)
+    priced = tuple(dict.fromkeys(_priced(op) for op in own if isinstance(op, kernel.ContractOp) and op.block_sizes))
+    return Direction(name, len(own), calls, tuple(refused), products, priced, fallbacks, attentions)
+
+
+def _priced(op: kernel.ContractOp) -> str:
+    """Sizes and form of a product, with its price and the library's where sizes are known."""
+    sizes = " x ".join(str(op.sizes_[d]) for d in op.mnk)
+    lying = " and ".join(op.direct_)
+    form = f"{lying} as it lies" if lying else "packed"
+    text = f"product {sizes}: {form}, parts: {op.partitions_}"
+    prices = prices_of(op)
+    if prices is None:
+        return text
+    own, library = (1e6 * flops / SPEED for flops in prices)
+    return f"{text}; {own:.0f} us at {SPEED / 1e9:.0f} GFLOPS, {library:.0f} by the library"
 
 
 def _count(n: int, what: str) -> str:
@@ -189,6 +207,7 @@ def _graph_parts(graph: GraphReport) -> list[Table | str]:
         special = ", ".join([*products, *streamed])
         kernels = _count(direction.kernels, "kernel") + (f" ({special})" if special else "")
         parts.append(f"  {direction.name}: {kernels}, library calls: {_counted(calls)}")
+        parts += [f"    {line}" for line in direction.priced]
         parts += [f"    not fused with {producer}: {reason}" for producer, reason in direction.refused]
         parts += [f"    not machine code: {what}: {reason}" for what, reason in direction.fallbacks]
     parts.append(f"  fallbacks: {_counted(graph.fallbacks)}")
