@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from isthmus.diagnostics import UnsupportedError
+from isthmus.frontend.leaves import leaves_of
 from isthmus.frontend.torch_private import has_autocast_rule, is_composite, schema_of
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def plan_of(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, objec
     Raises UnsupportedError where the result's dtype has another reason than casts of arguments.
     """
     arguments = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-    if schema_of(func).is_mutable or not any(t.is_floating_point() for t in arguments):
+    asked_for = func is torch.ops.aten._to_copy.default  # a cast in the program, x.float()
+    if asked_for or schema_of(func).is_mutable or not any(t.is_floating_point() for t in arguments):
         return CastPlan()
     watch = _WatchCasts({id(t) for t in arguments})
     cache = torch.is_autocast_cache_enabled()
@@ -85,6 +87,49 @@ def plan_of(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, objec
     finally:
         torch.set_autocast_cache_enabled(cache)
     raise UnsupportedError("autocast changes this call in a way that casts of its arguments do not explain")
+
+
+class Plans:
+    """What autocast does to calls that were tried: it depends on dtypes and kinds of arguments, never on sizes."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[tuple[tuple[int, torch.dtype], ...], CastPlan]] = {}
+
+    def of(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> CastPlan:
+        """`plan_of` a call, from an equal one where there was one."""
+        leaves = leaves_of((args, kwargs))
+        key = _looks(func, leaves, kwargs)
+        found = None if key is None else self._known.get(key)
+        if found is not None:
+            casts, plan = found
+            return replace(plan, casts={id(leaves[k]): dtype for k, dtype in casts}) if casts else plan
+        plan = plan_of(func, args, kwargs)
+        if key is not None:
+            places = tuple((k, plan.casts[id(leaf)]) for k, leaf in enumerate(leaves) if id(leaf) in plan.casts)
+            self._known[key] = places, plan if not places else replace(plan, casts={})
+        return plan
+
+
+_PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def _looks(func: OpOverload, leaves: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
+    """What the casts of a call depend on; None where it holds something unknown."""
+    found: list[Hashable] = []
+    first: dict[int, int] = {}
+    devices: dict[str, None] = {}
+    for k, leaf in enumerate(leaves):
+        if isinstance(leaf, Tensor):
+            devices[leaf.device.type] = None
+            found.append((leaf.dtype, leaf.device, leaf.dim(), leaf.requires_grad, first.setdefault(id(leaf), k)))
+        elif isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
+            found.append(type(leaf))
+        elif isinstance(leaf, _PLAIN):
+            found.append((type(leaf), leaf))
+        else:
+            return None
+    states = tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)
+    return func, tuple(kwargs), tuple(found), states
 
 
 @contextmanager

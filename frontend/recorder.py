@@ -50,6 +50,7 @@ class Recorder(Program, ProxyTorchDispatchMode):
         self.saw_grad_mode = False
         self.grad_mode_before = torch.is_grad_enabled()
         """Whether any op was recorded with gradients on."""
+        self.plans = autocast.Plans()
         self.numbers: dict[str, Tensor] = {}
         """Symbols of floats -> the 0-d f64 tensor that holds the number."""
         self.batches: list[object] = []
@@ -96,7 +97,7 @@ class Recorder(Program, ProxyTorchDispatchMode):
                 return func(*args, **kwargs)
         if not autocast.is_active(tensors):
             return self.record(func, facts, args, kwargs, on_tape=torch.is_grad_enabled())
-        plan = autocast.plan_of(func, args, kwargs)
+        plan = self.plans.of(func, args, kwargs)
         if plan.inside:
             with self:
                 return decompose(func, args, kwargs)
