@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -129,6 +129,7 @@ def _attempt(call: _Call, known: Sequence[sympy.Basic]) -> tuple[Recorder, Trace
             result = function(*given, **named)
         result = calls.backward.wrapped(opened(result))
         flat, spec = pytree.tree_flatten(result)
+        _require_finished(recorder, flat)
         outputs = [o for o in flat if isinstance(o, Tensor | torch.SymInt | torch.SymFloat)]
         examples = [leaves[i] for i in used]
         captured = finish(recorder, inputs, [fakes[i] for i in used], examples, outputs, name, _known(modules))
@@ -144,6 +145,17 @@ def _attempt(call: _Call, known: Sequence[sympy.Basic]) -> tuple[Recorder, Trace
         *((firsts[id(tensor)], tensor) for tensor in recorder.met),
     )
     return recorder, Traced(captured, tuple(used), captured.constants, output, reads.found, guard, outside, same)
+
+
+def _require_finished(recorder: Recorder, results: Sequence[object]) -> None:
+    """Refuse generators and the like: what they compute would run after the trace."""
+    for result in results:
+        if isinstance(result, Iterator):
+            raise UnsupportedError(
+                f"the program gives a {type(result).__name__}, whose elements are computed later",
+                location=recorder.location,
+                cure="give a list of the elements",
+            )
 
 
 def _require_no_effects(

@@ -64,8 +64,8 @@ def compile(
     `isthmus.driver.options.Options`. `capture` is "dynamo" (guards, graph breaks) or "trace" (direct tracing: one
     graph, cheaper calls). Usable as a decorator with or without arguments.
 
-    Raises ValueError on unknown options; at the first call CompileError for what has no compiled form under
-    `fullgraph`, and eager's own exceptions for what eager refuses.
+    Raises ValueError on unknown options, TypeError for what cannot be called; at the first call CompileError for what
+    has no compiled form under `fullgraph`, and eager's own exceptions for what eager refuses.
     """
     if model is None:
         return lambda function: compile(
@@ -79,6 +79,8 @@ def compile(
             capture=capture,
         )
     chosen = Options(backend=backend, fullgraph=fullgraph, dynamic=dynamic).with_settings(mode, options)
+    if not callable(model):
+        raise TypeError(f"compile takes a function or a module, not {type(model).__name__}")
     if disable:
         return model
     compiled, _ = compile_in(Session(chosen, warm=True), model, capture)

@@ -42,15 +42,22 @@ def train_step(
     step is replayed as a CUDA graph unless a mode without graphs ("default") or `options={"cuda_graphs": False}` is
     asked for.
 
-    Raises ValueError on bad arguments, UnsupportedError for optimizers without a compiled update (there are SGD, Adam,
-    AdamW) and for hooks that a compiled step would skip.
+    Raises ValueError and TypeError on bad arguments, UnsupportedError for optimizers without a compiled update (there
+    are SGD, Adam, AdamW) and for hooks that a compiled step would skip.
     """
+    _require_in_order(model, loss_fn, optimizer)
     if micro_batches < 1:
         raise ValueError(f"micro_batches={micro_batches} must be at least 1")
     chosen = Options(dynamic=dynamic, cuda_graphs=mode is None).with_settings(mode, options)
     return TrainStep(
         model, loss_fn, optimizer, Session(chosen, warm=True), max_norm, clip_value, micro_batches, keep_gradients
     )
+
+
+def _require_in_order(model: object, loss_fn: object, optimizer: object) -> None:
+    if not (isinstance(model, nn.Module) and callable(loss_fn) and isinstance(optimizer, Optimizer)):
+        given = ", ".join(type(a).__name__ for a in (model, loss_fn, optimizer))
+        raise TypeError(f"train_step takes a module, a loss function and an optimizer, not ({given})")
 
 
 class TrainStep:
