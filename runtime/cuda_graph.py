@@ -32,6 +32,7 @@ from isthmus.runtime.torch_private import (
     current_stream,
     device_is_current,
     is_capturing,
+    library_settings,
     restore_generator,
     storage_uses,
 )
@@ -129,6 +130,7 @@ class GraphedProgram:
         self.captures = 0
         self.replays = 0
         self._recorded: dict[Key, _Recorded] = {}
+        self._calls_library = bool(inner.program.library_calls)
         self._nowhere = ArenaPool(keep=0, device=str(inner.device))
         self._lock = threading.RLock()
         self._note = note
@@ -196,7 +198,9 @@ class GraphedProgram:
         device = self.inner.device
         if self.refusal or is_capturing(device) or not device_is_current(device):
             return None
-        key = (current_stream(device), *[(a.shape, a.stride()) if isinstance(a, Tensor) else a for a in arguments])
+        settings = library_settings() if self._calls_library else ()  # a graph has those of its capture
+        shapes = [(a.shape, a.stride()) if isinstance(a, Tensor) else a for a in arguments]
+        key = (current_stream(device), settings, *shapes)
         given = [*arguments, arena]
         places = [a.data_ptr() if isinstance(a, Tensor) else 0 for a in given]
         with self._lock, torch.no_grad():

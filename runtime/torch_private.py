@@ -21,6 +21,21 @@ def storage_uses(tensor: Tensor) -> int:
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) - 1
 
 
+def library_settings() -> tuple[object, ...]:
+    """What torch's products, convolutions and attention on a GPU look at when they are called: TF32 and the like."""
+    c = torch._C
+    precision = getattr(c, "_get_fp32_precision_getter", None)  # older torch has two flags in its place
+    if precision is None:
+        tf32: tuple[object, ...] = (c._get_cublas_allow_tf32(), c._get_cudnn_allow_tf32())
+    else:
+        tf32 = (precision("cuda", "matmul"), precision("cuda", "conv"), precision("cuda", "all"))
+    sums = (
+        c._get_cublas_allow_bf16_reduced_precision_reduction(),
+        c._get_cublas_allow_fp16_reduced_precision_reduction(),
+    )
+    return (*tf32, *sums, c._get_deterministic_algorithms(), c._get_cudnn_sdp_enabled())
+
+
 def saved_tensors_are_hooked() -> bool:
     """Whether `torch.autograd.graph.saved_tensors_hooks` (offloading, checkpoints) are active."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

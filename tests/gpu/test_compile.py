@@ -330,3 +330,20 @@ def test_large_logits_are_made_in_pieces() -> None:
     exact = step(*(x.detach().double().requires_grad_() for x in (h, w)), t)
     for a, b in zip(found, exact, strict=True):
         assert (a.double() - b).norm() < 1e-2 * b.norm()
+
+
+def test_graphs_follow_the_precision_of_products() -> None:
+    x, w = (torch.randn(512, 512, device=DEVICE) for _ in range(2))
+    exact = x.double() @ w.double()
+    compiled = isthmus.compile(lambda x, w: x @ w + 1, mode="reduce-overhead")
+    before = torch.get_float32_matmul_precision()
+    errors: dict[str, float] = {}
+    try:
+        for precision in ("highest", "high", "highest"):
+            torch.set_float32_matmul_precision(precision)
+            for _ in range(4):
+                found = compiled(x, w)
+            errors[precision] = float((found - 1 - exact).norm() / exact.norm())
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert errors["highest"] < 1e-5 < errors["high"] < 1e-2
