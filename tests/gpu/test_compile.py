@@ -328,8 +328,8 @@ def test_large_logits_are_made_in_pieces() -> None:
     found = compiled(h, w, t)
     assert torch.cuda.max_memory_allocated() - before < 4096 * 40000 * 2
     exact = step(*(x.detach().double().requires_grad_() for x in (h, w)), t)
-    for a, b in zip(found, exact, strict=True):
-        assert (a.double() - b).norm() < 1e-2 * b.norm()
+    for a, b, eager in zip(found, exact, step(h, w, t), strict=True):  # logits in bfloat16 alone are 2 % off
+        assert (a.double() - b).norm() < 1.1 * (eager.double() - b).norm() + 4e-3 * b.norm()
 
 
 def test_graphs_follow_the_precision_of_products() -> None:
