@@ -43,8 +43,8 @@ PANEL_BYTES = 32 << 10
 WIDTH_BYTES = 2 << 20
 """A packed block of B stays in the last cache."""
 
-PART_FLOPS = 1.6e6
-"""A partition is worth about so many operations, some 15 us: below two of them threads gain nothing."""
+PART_FLOPS = 2e6
+"""A partition is worth about so many operations, some 20 us: below two of them threads gain nothing."""
 
 PARTS_PER_CORE = 2
 MOST_PARTS = 64
