@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import isthmus
 
-ROWS, INPUTS, WIDTH, CLASSES = 64, 512, 8, 512
+ROWS, INPUTS, WIDTH, CLASSES = 64, 4096, 8, 512
 
 
 class Model(nn.Module):
@@ -58,8 +58,7 @@ def test_gradients_that_begin_in_forward_are_eagers(ask: Callable[[Tensor, list[
 def test_they_are_kept_in_place_of_the_logits() -> None:
     model, x, target = Model(), torch.randn(ROWS, INPUTS), torch.randint(CLASSES, (ROWS,))
     cuts = [
-        isthmus.explain(model, strategy=strategy)(x, target).graphs[0].cut
-        for strategy in ("min-cut", "min-cut-late")
+        isthmus.explain(model, strategy=strategy)(x, target).graphs[0].cut for strategy in ("min-cut", "min-cut-late")
     ]
     early, late = (cut.saved_bytes if cut is not None else 0 for cut in cuts)
     assert late > 4 * ROWS * CLASSES
