@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from isthmus import ir
 from isthmus.dialects import prim
+from isthmus.dialects.prim import Emitter
 from isthmus.ir import Literal
 from isthmus.passes.partition.joint import Joint
-from isthmus.passes.partition.linear import is_linear_in
+from isthmus.passes.partition.linear import WAITS, is_linear_in, may_wait, times
 from isthmus.passes.partition.network import Plan, plan_min_cut, run_ahead
 from isthmus.passes.partition.split import copied
 from isthmus.passes.partition.work import operations
@@ -37,9 +38,6 @@ WORTH = (7, 8)
 
 LEAST = 1 << 14
 """Fewer bytes than these stay in a cache, and one more kernel costs more than they."""
-
-WAITS = ("f64", "f32", "bf16")
-"""Types in which a gradient can wait for its factor: losses are scaled because float16 would underflow without."""
 
 
 def plan_early(joint: Joint) -> Plan:
@@ -91,14 +89,10 @@ def _movable(joint: Joint) -> list[Operation]:
         if not depends:
             continue
         sources = {seed.get(v) for v in depends}
-        if len(sources) == 1 and None not in sources and _may_wait(op) and is_linear_in(op, frozenset(depends)):
+        if len(sources) == 1 and None not in sources and may_wait(op) and is_linear_in(op, frozenset(depends)):
             found.append(op)
             seed.update(dict.fromkeys(op.results, seed[depends[0]]))
     return found
-
-
-def _may_wait(op: Operation) -> bool:
-    return all(ir.dtype_of(r) in WAITS for r in op.results)
 
 
 def _scaled_last(joint: Joint, moved: Sequence[Operation]) -> tuple[Joint, list[Operation]]:
@@ -136,24 +130,15 @@ def _one(joint: Joint, tangent: SSAValue) -> SSAValue:
 
 
 def _scaled(value: SSAValue, tangent: SSAValue) -> SSAValue:
-    """Multiply in the wider of both types, right behind the value."""
-    after, shape = value.owner, ir.shape_of(value)
+    """Multiply right behind the value."""
+    after = value.owner
     assert isinstance(after, Operation) and after.parent is not None
-    wide = max(ir.dtype_of(value), ir.dtype_of(tangent), key=ir.itemsize)
-    made: list[Operation] = []
-
-    def op(cls: type[Operation], operands: Sequence[SSAValue], type_: ir.Attribute, **literals: object) -> SSAValue:
-        properties = {k: Literal.of(v) for k, v in literals.items()}  # pyright: ignore
-        made.append(ir.create_op(cls, operands, [type_], properties, location=after.location))
-        return made[-1].results[0]
-
-    def converted(x: SSAValue, dtype: str) -> SSAValue:
-        return x if ir.dtype_of(x) == dtype else op(prim.ConvertOp, [x], ir.like(x.type, dtype))
-
-    factor = converted(tangent, wide)
-    if shape:
-        factor = op(prim.BroadcastOp, [factor], ir.tensor(shape, wide), dims=())
-    product = op(prim.MulOp, [converted(value, wide), factor], ir.tensor(shape, wide))
-    result = converted(product, ir.dtype_of(value))
-    after.parent.insert_ops_after(made, after)
+    made = Block()
+    e = Emitter(made)
+    e.location = after.location
+    result = times(e, value, tangent)
+    ops = list(made.ops)
+    for op in ops:
+        op.detach()
+    after.parent.insert_ops_after(ops, after)
     return result

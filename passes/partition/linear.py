@@ -1,4 +1,4 @@
-"""In which operands an op is linear: f(t·x) = t·f(x) for a number t."""
+"""Values that can wait for a factor: in which operands an op is linear, f(t·x) = t·f(x) for a number t."""
 
 from __future__ import annotations
 
@@ -8,7 +8,24 @@ from xdsl.ir import Operation, SSAValue
 
 from isthmus import ir
 from isthmus.dialects import prim
+from isthmus.dialects.prim import Emitter
 from isthmus.ir import Literal
+
+WAITS = ("f64", "f32", "bf16")
+"""Types in which a gradient can wait for its factor: losses are scaled because float16 would underflow without."""
+
+
+def may_wait(op: Operation) -> bool:
+    """Tell whether all that an op makes can wait for a factor."""
+    return all(ir.dtype_of(r) in WAITS for r in op.results)
+
+
+def times(e: Emitter, value: SSAValue, factor: SSAValue) -> SSAValue:
+    """Give a value the 0-d factor that it has waited for, in the wider type of both."""
+    narrow = ir.dtype_of(value)
+    wide = max(narrow, ir.dtype_of(factor), key=ir.itemsize)
+    spread = e.broadcast(e.convert(factor, wide), ir.shape_of(value), ())
+    return e.convert(e.mul(e.convert(value, wide), spread), narrow)
 
 
 def is_linear_in(op: Operation, scaled: frozenset[SSAValue]) -> bool:

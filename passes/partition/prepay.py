@@ -33,11 +33,9 @@ from isthmus.dialects.autodiff import RECOMPUTE
 from isthmus.dialects.prim import Emitter
 from isthmus.ir import Literal
 from isthmus.passes.partition.joint import Joint
-from isthmus.passes.partition.linear import is_linear_in
+from isthmus.passes.partition.linear import WAITS, is_linear_in, may_wait, times
 from isthmus.passes.partition.recompute import tag_of
 
-WAITS = ("f64", "f32", "bf16")
-"""Types in which a gradient can wait for its factor: losses are scaled because float16 would underflow without."""
 POINTWISE = (prim.ElementwiseOp, prim.MovementOp, prim.SourceOp)
 
 
@@ -82,8 +80,8 @@ def _chain(joint: Joint, value: SSAValue) -> list[Operation]:
         if not any(r in wanted for r in op.results):
             continue
         depends = frozenset(v for v in ir.operands_of(op) if v in joint.after_tangent)
-        alike = all(ir.dtype_of(r) in WAITS for r in op.results) and tag_of(op) is None
-        if not alike or not depends or not isinstance(op, POINTWISE) or not is_linear_in(op, depends):
+        fits = isinstance(op, POINTWISE) and may_wait(op) and tag_of(op) is None
+        if not fits or not depends or not is_linear_in(op, depends):
             return []
         found.append(op)
         wanted |= depends
@@ -129,10 +127,7 @@ def _scaled_last(block: Block, chain: Sequence[Operation], value: SSAValue, tang
         block.add_op(last)
         return value
     maker.attributes[RECOMPUTE] = Literal.of("must_save")
-    narrow = ir.dtype_of(found)
-    wide = max(narrow, ir.dtype_of(tangent), key=ir.itemsize)
-    factor = e.broadcast(e.convert(tangent, wide), ir.shape_of(found), ())
-    result = e.convert(e.mul(e.convert(found, wide), factor), narrow)
+    result = times(e, found, tangent)
     block.add_op(last)
     return result
 
