@@ -16,7 +16,7 @@ from mpmath import mp, mpf
 
 BITS = 260
 LOG_GAMMA_INTERVALS = range(3, 19)
-DIGAMMA_INTERVALS = 256
+DIGAMMA_INTERVALS = 32
 
 HEAD = '''"""Zeros below 0, each a sum of two doubles; written by benchmarks/gamma_zeros.py."""
 

@@ -82,7 +82,7 @@ def log_gamma_zeros() -> list[mpf]:
 
 
 def digamma_zeros() -> list[mpf]:
-    return [mpmath.findroot(mpmath.digamma, 1.46), *map(gamma_zeros.digamma_zero, range(200))]
+    return [mpmath.findroot(mpmath.digamma, 1.46), *map(gamma_zeros.digamma_zero, [*range(300), 1000, 10**6 + 1])]
 
 
 def power(x: mpf, y: mpf) -> mpf:
@@ -314,9 +314,9 @@ overflow; for functions of two arguments every pair of them.
   1 + tanh for negative x, and its silu is x times a denormal below x = -87. softplus is the log of a sum, as eager's.
   gelu(-0) is -0; eager gives +0 in float32.
 - lgamma and digamma have zeros below 0, next to which large terms cancel. There they are computed from the zero, which
-  is stored as a sum of two numbers: all of lgamma's, digamma's down to -256. Further down the error of digamma is some
-  units of 2^-61, which is any number of units of a result that is next to 0. The neighbours of these zeros (to -200)
-  are among the samples. No function calls the C library but sin, cos and tan beyond 1.6e6.
+  is stored as a sum of two numbers: all of lgamma's, digamma's down to -32. Further down digamma's terms are added to
+  2^-100. The neighbours of these zeros are among the samples. No function calls the C library but sin, cos and tan
+  beyond 1.6e6.
 - eager's infinite errors are overflows a little early (sinh, cosh) and zeros of lgamma.
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from isthmus.codegen.llvm_text import Value
 from isthmus.codegen.vector_math.core import INFINITY, NAN, Math
 from isthmus.codegen.vector_math.gamma_below import digamma_near_zero, log_gamma_near_zero
+from isthmus.codegen.vector_math.gamma_far import digamma_far_down
 from isthmus.codegen.vector_math.gamma_terms import (
     HUGE,
     TINY,
@@ -51,7 +52,7 @@ def digamma(m: Math, x: Value) -> Value:
         return high + low
 
     result = m.replaced(value[0] + value[1], f.compare("olt", x, 0.0), mirrored)
-    result = digamma_near_zero(m, x, result)
+    result = digamma_far_down(m, x, digamma_near_zero(m, x, result))
     near = f.compare("ogt", x, 1.0) & f.compare("olt", x, 2.0)
     result = f.select(near, by_root(m, f.select(near, x, 1.5)), result)
     huge = f.compare("ogt", x, 1.0e17)

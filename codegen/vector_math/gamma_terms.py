@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from isthmus.codegen.llvm_text import Value
 from isthmus.codegen.vector_math.core import Math
@@ -85,7 +86,7 @@ SLOPE = (
     -0.00017833306133947587,
     0.00012117533582833747,
 )
-# π·cot πr = 1/r - r·C(r²) with C = Σ 2ζ(2k + 2)·r²ᵏ: five terms as sums of two, then
+# π·cot πr = 1/r - r·C(r²) with C = Σ 2ζ(2k + 2)·r²ᵏ: terms as sums of two, and what follows five of them,
 # 2/(1 - r²) + Σ 2(ζ(2k) - 1)·r²ᵏ⁻¹²
 COTANGENT = (
     (3.289868133696453, 6.081344700796952e-17),
@@ -93,6 +94,12 @@ COTANGENT = (
     (2.0346861239688985, -1.9517198332883063e-16),
     (2.0081547123958887, -4.034349661547569e-17),
     (2.001989150255636, 2.1873826341294005e-16),
+    (2.000492173106616, 7.113198248766341e-18),
+    (2.0001224962701176, -2.1277148994144281e-16),
+    (2.0000305645188172, 8.163518284861808e-17),
+    (2.00000763458653, -8.118713784376256e-17),
+    (2.0000019079240676, 1.2218006976829918e-16),
+    (2.0000004769010054, 1.0255162665490708e-16),
 )
 COTANGENT_REST = (
     0.0004921731066160966,
@@ -114,7 +121,7 @@ Pair = tuple[Value, Value]
 def mirrored(m: Math, a: Value, right: Pair | None = None) -> Value:
     """Give ln |Γ(-a)| = ln π - ln(a·|sin πa|) - ln Γ(a) for a > 0; `right`: ln Γ(a)."""
     high, low = right or log_gamma(m, a)
-    part = _product(m, (a, m.const(0.0, a)), _sine(m, a))
+    part = product(m, (a, m.const(0.0, a)), _sine(m, a))
     log = double_log(m, part[0])
     high, low = add(m, add(m, (m.const(LN_PI[0], a), m.const(LN_PI[1], a)), (-log[0], -log[1])), (-high, -low))
     return high + (low - part[1] / part[0])
@@ -152,14 +159,14 @@ def log_gamma(m: Math, a: Value) -> Pair:
     for _ in range(8):
         down = f.compare("oge", z, 2.0)
         less = z - 1.0
-        product, error = m.two_product(q, less)
-        q, rest = f.select(down, product, q), f.select(down, m.mla(rest, less, error), rest)
+        longer, error = m.two_product(q, less)
+        q, rest = f.select(down, longer, q), f.select(down, m.mla(rest, less, error), rest)
         z = f.select(down, less, z)
     first = f.select(small, z, z - 1.0)
     second = f.select(small, z - 1.0, z - 2.0)  # exact: z - 1, z - 2, or both of z + 1
     t = z - f.select(small, m.const(0.5, a), m.const(1.5, a))
     curve = m.fast_two_sum(m.const(LOG_GAMMA[0], a), t * m.polynomial(t, LOG_GAMMA[1:]))
-    near = _product(m, m.two_product(first, second), curve)
+    near = product(m, m.two_product(first, second), curve)
     # ln Γ(a) = (a - 1/2)·ln a - a + ln(2π)/2 + Σ B₂ₖ/(2k(2k - 1)·a²ᵏ⁻¹)
     inverse = 1.0 / a
     series = inverse * m.horner(inverse * inverse, STIRLING)
@@ -169,7 +176,7 @@ def log_gamma(m: Math, a: Value) -> Pair:
     log = log[0], log[1] + rest / q
     times = f.select(large, a - 0.5, f.select(small, m.const(-1.0, a), m.const(1.0, a)))
     base = tuple(f.select(large, v, n) for v, n in zip(far, near, strict=True))
-    return add(m, _product(m, log, (times, m.const(0.0, a))), (base[0], base[1]))
+    return add(m, product(m, log, (times, m.const(0.0, a))), (base[0], base[1]))
 
 
 def sine_and_cosine(m: Math, x: Value) -> Pair:
@@ -219,25 +226,32 @@ def cotangent(m: Math, a: Value) -> Pair:
     """Give π·cot πa."""
     r = a - m.f.intrinsic("rint", a)
     z = m.two_product(r, r)
-    c: Pair = (2.0 / (1.0 - z[0]) + m.polynomial(z[0], COTANGENT_REST), m.const(0.0, r))
-    for high, low in reversed(COTANGENT):
-        c = _product(m, z, c)
-        total, error = m.two_sum(m.const(high, r), c[0])
-        c = m.fast_two_sum(total, error + (c[1] + low))
-    c = _product(m, (r, m.const(0.0, r)), c)
+    rest = 2.0 / (1.0 - z[0]) + m.polynomial(z[0], COTANGENT_REST)
+    c = product(m, (r, m.const(0.0, r)), horner_of_pairs(m, z, COTANGENT[:5], rest))
     return add(m, reciprocal(m, (r, m.const(0.0, r))), (-c[0], -c[1]))
 
 
 def reciprocal(m: Math, y: Pair) -> Pair:
     """Give 1/y."""
     q = 1.0 / y[0]
-    product, error = m.two_product(q, y[0])
-    return q, (((1.0 - product) - error) - q * y[1]) * q
+    one, error = m.two_product(q, y[0])
+    return q, (((1.0 - one) - error) - q * y[1]) * q
 
 
-def _product(m: Math, a: Pair, b: Pair) -> Pair:
-    product, error = m.two_product(a[0], b[0])
-    return m.fast_two_sum(product, m.mla(a[0], b[1], m.mla(a[1], b[0], error)))
+def product(m: Math, a: Pair, b: Pair) -> Pair:
+    """Give a·b."""
+    high, error = m.two_product(a[0], b[0])
+    return m.fast_two_sum(high, m.mla(a[0], b[1], m.mla(a[1], b[0], error)))
+
+
+def horner_of_pairs(m: Math, x: Pair, coefficients: Sequence[tuple[float, float]], rest: Value) -> Pair:
+    """Give Σ cₖ·xᵏ of sums of two, where `rest` is all that follows, as one double."""
+    value: Pair = (rest, m.const(0.0, rest))
+    for high, low in reversed(coefficients):
+        value = product(m, x, value)
+        total, error = m.two_sum(m.const(high, rest), value[0])
+        value = m.fast_two_sum(total, error + (value[1] + low))
+    return value
 
 
 def add(m: Math, a: Pair, b: Pair) -> Pair:

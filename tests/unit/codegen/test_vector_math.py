@@ -144,7 +144,7 @@ def beside(zeros, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name,zeros", [("lgamma", LOG_GAMMA_ZEROS), ("digamma", DIGAMMA_ZEROS[:200])])
+@pytest.mark.parametrize("name,zeros", [("lgamma", LOG_GAMMA_ZEROS), ("digamma", DIGAMMA_ZEROS)])
 def test_next_to_zeros_below_0(name, zeros, dtype):
     """Where large terms cancel, a result next to 0 has all of its digits, as everywhere."""
     x = beside([high for high, _ in zeros], dtype)
@@ -155,6 +155,28 @@ def test_next_to_zeros_below_0(name, zeros, dtype):
         error = ulp_error(apply(name, x, target=target), truth)
         worst = int(np.argmax(error))
         assert error[worst] <= 4.0, (x[worst], error[worst])
+
+
+def far_zeros():
+    """Zeros of digamma below the stored ones, each the double nearest to one: ψ(-a) = 0."""
+    found = []
+    with mpmath.workprec(250):
+        for n in [*range(33, 700), *(2**k + 5 for k in range(10, 48))]:
+            fraction = mpmath.acot(-mpmath.log(n) / mpmath.pi) / mpmath.pi
+            found.append(float(mpmath.findroot(mpmath.digamma, -(n + fraction % 1))))
+    return found
+
+
+def test_next_to_zeros_of_digamma_far_down():
+    x = np.array(far_zeros())
+    x = np.concatenate([x, np.nextafter(x, INF), np.nextafter(x, -INF)])
+    x = x[x != np.trunc(x)]
+    with mpmath.workprec(250):
+        truth = exact("digamma", x)
+    for target in (cpu.host_target(), cpu.baseline_target()):
+        error = ulp_error(apply("digamma", x, target=target), truth)
+        worst = int(np.argmax(error))
+        assert error[worst] <= 2.0, (x[worst], error[worst])
 
 
 @pytest.mark.parametrize("name,zeros", [("lgamma", LOG_GAMMA_ZEROS), ("digamma", DIGAMMA_ZEROS)])
