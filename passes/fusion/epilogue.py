@@ -45,7 +45,8 @@ def _bias(merger: Merger, cluster: Cluster) -> Bias | None:
     for product, added in (sink.instr.args, sink.instr.args[::-1]):
         if product.kind == added.kind == "load":
             dot, at, bias, along = *_loaded(product), *_loaded(added)
-            plain = isinstance(dot.maker.op, prim.DotOp) and len(dot.maker.operands) == 2
+            called = dot.maker in merger.externs  # and no kernel of ours
+            plain = called and isinstance(dot.maker.op, prim.DotOp) and len(dot.maker.operands) == 2
             alone = plain and not merger.is_read(dot, (cluster,))
             fits = at == sink.index and dot.shape == sink.value.shape and bias.shape == dot.shape[-1:]
             if alone and fits and along == at[-1:] and bias is not dot and bias.strides is None:

@@ -87,3 +87,22 @@ def writes_lists(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
 def test_writes_of_operators_that_have_no_other_form_are_differentiated(function: Callable[..., object], capture: str):
     options = {"fullgraph": False} if capture == "dynamo" else {}
     agree(function, f64(3, 4), f64(3, 4) + 1, capture=capture, **options)
+
+
+class Registry(dict[str, float]):
+    """A dictionary whose methods ask for something else."""
+
+    def get(self, key: str) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self[key]
+
+    def update(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise NotImplementedError
+
+
+def test_dictionaries_with_methods_of_their_own():
+    registry = Registry(scale=2.0)
+    compiled = isthmus.compile(lambda x: x * registry.get("scale"), capture="trace")
+    x = f64(3)
+    assert torch.equal(compiled(x), x * 2)
+    registry["scale"] = 3.0
+    assert torch.equal(compiled(x), x * 3)

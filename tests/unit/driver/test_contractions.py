@@ -111,3 +111,14 @@ def test_a_row_that_is_no_number_stays_alone():
     x[7, 3], x[20] = float("nan"), float("inf")
     y = isthmus.compile(m, options=OWN)(x)
     assert torch.equal(y.isfinite(), m(x).isfinite())
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 17, 68, 300])
+@pytest.mark.parametrize("wide", [5, 32, 96])
+def test_a_bias_that_neither_the_kernel_nor_the_call_takes(rows, wide):
+    """Sizes around those where prices change: a product of ours with as many factors as it may read, then a bias."""
+    m = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, wide))
+    x = torch.randn(rows, 32)
+    truth = copy.deepcopy(m).double()
+    for found, true in zip(step(m, isthmus.compile(m, fullgraph=True), x), step(truth, truth, x.double()), strict=True):
+        torch.testing.assert_close(found.double(), true, rtol=1e-4, atol=1e-4)
