@@ -77,13 +77,13 @@ class _Table:
         if len(self.table) != len(self.then):
             return f"{self.name} has {len(self.table)} entries, had {len(self.then)}"
         for key, value in self.then.items():
-            if not same(now := self.table.get(key, _ABSENT), value):
+            if not same(now := dict.get(self.table, key, _ABSENT), value):  # a subclass may have its own
                 return f"{self.name}[{key!r}] is {_shown(now)}, was {_shown(value)}"
         return None
 
     def put_back(self) -> None:
-        self.table.clear()
-        self.table.update(self.then)
+        dict.clear(self.table)
+        dict.update(self.table, self.then)
 
 
 @dataclass(frozen=True)
