@@ -30,7 +30,7 @@ class Heads(nn.Module):
 def test_layers_side_by_side_are_one_product_where_they_are_narrow(outputs: int, products: int, bias: bool) -> None:
     torch.manual_seed(0)
     model, x = Heads(12, outputs, 3, bias), torch.randn(5, 12, dtype=torch.float64, requires_grad=True)
-    session = Session(Options())
+    session = Session(Options(contractions="library"))
     compiled, _ = compile_in(session, model, "trace")
     leaves = [x, *model.parameters()]
 
