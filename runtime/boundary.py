@@ -128,8 +128,19 @@ def _mixed(number: int) -> int:
 def _copy_back(mutation: Mutation, argument: Value, results: list[Tensor], sizes: Mapping[str, int]) -> None:
     """Give an argument its new shape and content, with the history that the program gives it."""
     assert isinstance(argument, Tensor)
-    if mutation.geometry is not None:
-        argument.as_strided_(*_geometry(mutation.geometry, sizes, int(argument.storage_offset())))
+    if mutation.geometry is None:
+        _copy_content(mutation, argument, results)
+        return
+    shape, strides, start = _geometry(mutation.geometry, sizes, int(argument.storage_offset()))
+    if (tuple(shape), tuple(strides), start) != (tuple(argument.shape), argument.stride(), argument.storage_offset()):
+        argument.as_strided_(shape, strides, start)
+        _copy_content(mutation, argument, results)
+    else:  # changed and changed back; a result may be a view of the argument, which a new version would make stale
+        _copy_content(mutation, argument, results)
+        torch.autograd.graph.increment_version(argument)
+
+
+def _copy_content(mutation: Mutation, argument: Tensor, results: list[Tensor]) -> None:
     if mutation.result is None:
         return
     if not mutation.counted:

@@ -54,3 +54,22 @@ def test_another_storage_is_refused_or_as_in_eager(f, capture: str):
         return
     torch.testing.assert_close(got, want)
     assert [m.shape for m in mine] == [t.shape for t in theirs]
+
+
+@pytest.mark.row("T25")
+@pytest.mark.parametrize("capture", CAPTURES)
+@pytest.mark.parametrize("content", [lambda x, s: x.add_(s), lambda x, s: x.mul_(s)])
+def test_content_and_a_shape_that_comes_back(content, capture: str):
+    def f(x, s):
+        content(x, s)
+        x.transpose_(0, 1).transpose_(0, 1)
+        return s * 2
+
+    def run(called):
+        x, s = f64(2, 3), f64()
+        given = (x * 1)[1:]
+        result = called(given, s)
+        return [given, result, *torch.autograd.grad(given.sum() + result, [x, s])]
+
+    options = {"fullgraph": False} if capture == "dynamo" else {}
+    torch.testing.assert_close(run(compiled_by(f, capture, "native", **options)), run(f))
