@@ -26,6 +26,12 @@ OWN_SAVED = "isthmus.own_saved"
 """Attribute of a backward function: the saved values that nobody else has, so that it may write over them."""
 
 
+def own_saved(func: FuncOp) -> frozenset[int]:
+    """Give the saved values that a backward function may write over."""
+    found = ir.literal(func, OWN_SAVED)
+    return frozenset(cast("tuple[int, ...]", found)) if isinstance(found, tuple) else frozenset()
+
+
 @dataclass(frozen=True)
 class Argument:
     """One argument's roles; every field that does not apply is False or None."""

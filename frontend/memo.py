@@ -79,11 +79,7 @@ class Memo(TorchDispatchMode):
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        if (
-            func is torch.ops.prim.device.default
-            and type(args[0]) is FakeTensor
-            and not args[0].fake_mode.in_kernel_invocation
-        ):
+        if func is _DEVICE and type(args[0]) is FakeTensor and not args[0].fake_mode.in_kernel_invocation:
             return args[0].fake_device
         if not _depends_on_looks(func):
             return func(*args, **(kwargs or {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Container, Iterable
 from functools import lru_cache
 from typing import cast
 
@@ -89,6 +90,19 @@ def varying(kernel: LoopNest) -> dict[SSAValue, frozenset[int]]:
         for result in op.results:
             found[result] = dims
     return found
+
+
+def leading_to(kernel: LoopNest, ends: Iterable[Operation], given: Container[Operation] = ()) -> list[Operation]:
+    """Give the ops of a body that these need, in order, themselves included; what is given needs nothing more."""
+    found: set[Operation] = set()
+    stack = list(ends)
+    while stack:
+        op = stack.pop()
+        if op not in found:
+            found.add(op)
+            if op not in given:
+                stack += [cast(Operation, v.owner) for v in ir.operands_of(op)]
+    return [op for op in kernel.block.ops if op in found]
 
 
 LINE = 64

@@ -83,7 +83,7 @@ def _has_points(op: kernel.LoopNest) -> bool:
 
 def _alone(op: kernel.LoopNest, check: kernel.CheckOp) -> Operation:
     """A kernel that does the check for each element of the tensor that its index is read from."""
-    wanted = _leading_to(check)
+    wanted = kernel.leading_to(op, [check])
     (load,) = (inner for inner in wanted if isinstance(inner, kernel.LoadOp))
     source = op.inputs[cast(int, load.operand.data)]
     shape = ir.shape_of(source)
@@ -103,17 +103,3 @@ def _alone(op: kernel.LoopNest, check: kernel.CheckOp) -> Operation:
     properties = {"sizes": Literal.of(shape), "classes": Literal.of(("parallel",) * len(shape))}
     result = ir.tensor(shape, "i64")
     return ir.create_op(kernel.FusedOp, [source], [result], properties, regions=[Region([block])], location=op.location)
-
-
-def _leading_to(check: kernel.CheckOp) -> list[Operation]:
-    """The ops that compute what is checked, in order, and the check."""
-    found: dict[Operation, None] = {}
-    stack: list[Operation] = [check]
-    while stack:
-        op = stack.pop()
-        if op not in found:
-            found[op] = None
-            stack += [cast(Operation, v.owner) for v in ir.operands_of(op)]
-    parent = check.parent
-    assert parent is not None
-    return [op for op in parent.ops if op in found]

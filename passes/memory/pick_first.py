@@ -98,7 +98,7 @@ def _picks(op: kernel.FusedOp, source: SSAValue, limit: int, order: dict[Operati
         few = elements * ir.itemsize(ir.dtype_of(load.y)) * FEW <= cast(int, ir.nbytes(source))
         if not load.index_values or load.default is not None or not few:
             return []
-        for inner in _leading_to(load):
+        for inner in kernel.leading_to(op, [load]):
             if isinstance(inner, kernel.ReduceOp | kernel.CumulativeOp):
                 return []
             if isinstance(inner, kernel.LoadOp):
@@ -107,18 +107,6 @@ def _picks(op: kernel.FusedOp, source: SSAValue, limit: int, order: dict[Operati
                     return []
     whole = all(i != op.inputs.index(source) for i in op.initial_)  # pyright: ignore[reportArgumentType]
     return loads if whole else []
-
-
-def _leading_to(load: kernel.LoadOp) -> list[Operation]:
-    """The ops that compute where a load reads, in order, and the load."""
-    found: set[Operation] = set()
-    stack: list[Operation] = [load]
-    while stack:
-        op = stack.pop()
-        if op not in found:
-            found.add(op)
-            stack += [cast(Operation, v.owner) for v in ir.operands_of(op)]
-    return [inner for inner in cast(Block, load.parent).ops if inner in found]
 
 
 def _pull_out(op: kernel.FusedOp, picks: list[kernel.LoadOp], before: kernel.FusedOp) -> None:
@@ -139,7 +127,7 @@ def _pull_out(op: kernel.FusedOp, picks: list[kernel.LoadOp], before: kernel.Fus
 
 def _picking(op: kernel.FusedOp, load: kernel.LoadOp, dims: tuple[int, ...]) -> kernel.FusedOp:
     """A kernel over some dims that does what leads to a load, and keeps what that reads."""
-    wanted = _leading_to(load)
+    wanted = kernel.leading_to(op, [load])
     numbers = [cast(int, inner.operand.data) for inner in wanted if isinstance(inner, kernel.LoadOp)]
     inputs = list(dict.fromkeys(op.inputs[n] for n in numbers))
     new = [dim(dims.index(d)) if d in dims else dim(0) for d in range(len(op.sizes_))]
@@ -174,7 +162,8 @@ def _copy(inner: Operation, block: Block, values: dict[SSAValue, SSAValue], prop
 
 def _reading(op: kernel.FusedOp, made: dict[Operation, tuple[SSAValue, kernel.Map]]) -> kernel.FusedOp:
     """The kernel with what was picked in place of the tensor that it was picked from."""
-    needed = _needed(op, made)
+    ends = [inner for inner in op.block.ops if isinstance(inner, kernel.SinkOp) or _only_checks(inner)]
+    needed = kernel.leading_to(op, ends, made)
     used = [op.inputs[cast(int, o.operand.data)] for o in needed if isinstance(o, kernel.LoadOp) and o not in made]
     started = [op.inputs[n] for n in op.initial_ if n is not None]
     inputs = list(dict.fromkeys([v for v in op.inputs if v in {*used, *started}] + [v for v, _ in made.values()]))
@@ -197,20 +186,6 @@ def _reading(op: kernel.FusedOp, made: dict[Operation, tuple[SSAValue, kernel.Ma
         properties["initial"] = Literal.of(tuple(starts))
     types = [r.type for r in op.results]
     return ir.create_op(kernel.FusedOp, inputs, types, properties, regions=[Region([block])], location=op.location)
-
-
-def _needed(op: kernel.FusedOp, made: dict[Operation, tuple[SSAValue, kernel.Map]]) -> list[Operation]:
-    """The ops of a body that its sinks need when some reads need nothing any more."""
-    found: set[Operation] = set()
-    stack: list[Operation] = [
-        inner for inner in op.block.ops if isinstance(inner, kernel.SinkOp) or _only_checks(inner)
-    ]
-    while stack:
-        inner = stack.pop()
-        if inner not in found:
-            found.add(inner)
-            stack += [] if inner in made else [cast(Operation, v.owner) for v in ir.operands_of(inner)]
-    return [inner for inner in op.block.ops if inner in found]
 
 
 def _only_checks(inner: Operation) -> bool:

@@ -25,9 +25,10 @@ from xdsl.passes import ModulePass
 
 from isthmus import ir
 from isthmus.dialects import kernel
-from isthmus.dialects.signature import OWN_SAVED, Signature
+from isthmus.dialects.signature import Signature, own_saved
 from isthmus.ir import Literal
 from isthmus.passes.memory.arena import ALIGNMENT, WORD, Interval, aligned, is_small, pack
+from isthmus.passes.memory.scale_saved import scaled_from
 from isthmus.sizes import Dim
 
 TEMPORARY_BYTES = "isthmus.temporary_bytes"
@@ -101,8 +102,9 @@ class Lifetimes:
         self.storage = _storage(func, self.signature)
         """Per argument those that share storage with it, itself included."""
         self._number(func.body.block)
+        own = own_saved(func)
         for value, role in zip(func.body.block.args, self.signature.arguments, strict=True):
-            if role.saved is not None and role.saved in own_saved(func):
+            if role.saved in own:
                 place: Place = ("argument", value.index)
                 self.buffers[value] = Buffer(ir.nbytes(value), 0, self.last_use.get(value, 0), [value], place)
         self._share(func.body.block)
@@ -221,12 +223,6 @@ def plan(func: FuncOp) -> None:
             target["places"] = Literal.of(cast("tuple[ir.LiteralValue, ...]", places))
 
 
-def own_saved(func: FuncOp) -> tuple[int, ...]:
-    """Give the saved values that a backward function may write over."""
-    found = ir.literal(func, OWN_SAVED)
-    return cast("tuple[int, ...]", found) if isinstance(found, tuple) else ()
-
-
 def _place_results(lives: Lifetimes) -> int:
     """Results have memory of the caller's, saved values the saved arena; gives the first free handle."""
     func, roles = lives.func, lives.signature.results
@@ -236,7 +232,7 @@ def _place_results(lives: Lifetimes) -> int:
         if buffer is None or buffer.place is not None or _is_handle(lives, value):
             continue
         role = roles[number]
-        scaled = _scaled_from(value)
+        scaled = scaled_from(value)
         if scaled is not None:
             buffer.place = ("argument", scaled.index)
         elif role.mutated is not None and _in_place(lives, value, role.mutated):
@@ -257,30 +253,6 @@ def _place_results(lives: Lifetimes) -> int:
         end = start + buffer.nbytes
     func.attributes[SAVED_BYTES] = Literal.of(end)
     return 0
-
-
-def _scaled_from(value: SSAValue) -> BlockArgument | None:
-    """The saved value that a kernel which multiplies in place makes a gradient of (see scale-saved)."""
-    op = value.owner
-    if not isinstance(op, kernel.FusedOp) or op.unless_one is None:
-        return None
-    number = op.results.index(value)  # pyright: ignore[reportArgumentType]
-    (store,) = (o for o in op.block.ops if isinstance(o, kernel.StoreOp) and o.result.data == number)
-    loads = [o for o in op.block.ops if isinstance(o, kernel.LoadOp) and o.map.dims() and _reaches(o, store)]
-    (load,) = loads
-    found = op.inputs[cast(int, load.operand.data)]
-    assert isinstance(found, BlockArgument)
-    return found
-
-
-def _reaches(load: kernel.LoadOp, store: kernel.StoreOp) -> bool:
-    stack = list(ir.operands_of(store))
-    while stack:
-        maker = cast(Operation, stack.pop().owner)
-        if maker is load:
-            return True
-        stack += ir.operands_of(maker)
-    return False
 
 
 def _keeping_order(buffer: Buffer) -> int:

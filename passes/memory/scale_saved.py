@@ -26,9 +26,8 @@ from xdsl.passes import ModulePass
 
 from isthmus import ir
 from isthmus.dialects import kernel, prim
-from isthmus.dialects.signature import Signature
+from isthmus.dialects.signature import Signature, own_saved
 from isthmus.ir import Literal
-from isthmus.passes.memory.plan_memory import own_saved
 
 MOST_ELSE = 16
 """A gradient in the saved arena keeps the arena alive: at most one part in so many of it may be anything else."""
@@ -48,7 +47,7 @@ class ScaleSavedPass(ModulePass):
 
 def scale_saved(func: FuncOp) -> None:
     """Mark the kernels whose results are multiples of saved values that nobody else has or reads."""
-    signature, own = Signature.of(func), frozenset(own_saved(func))
+    signature, own = Signature.of(func), own_saved(func)
     saved = {func.body.block.args[k]: role.saved for k, role in enumerate(signature.arguments) if role.saved in own}
     returned = list(ir.operands_of(cast(Operation, func.body.block.last_op)))
     found: list[tuple[kernel.FusedOp, int, list[SSAValue]]] = []
@@ -64,6 +63,16 @@ def scale_saved(func: FuncOp) -> None:
     if taken and (sum(_size(v) for v in saved) - taken) * MOST_ELSE <= taken:
         for op, factor, _ in found:
             op.properties["unless_one"] = Literal.of(factor)
+
+
+def scaled_from(value: SSAValue) -> BlockArgument | None:
+    """Give the saved value in whose place a kernel that is marked makes this multiple of it."""
+    op = value.owner
+    if not isinstance(op, kernel.FusedOp) or op.unless_one is None:
+        return None
+    found = _scaled(op)
+    assert found is not None
+    return cast(BlockArgument, found[1][op.results.index(value)])  # pyright: ignore[reportArgumentType]
 
 
 def _size(value: SSAValue) -> int:

@@ -18,7 +18,7 @@ saved. %d has the size of the gradient, whose memory is needed anyway, but from 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -61,31 +61,33 @@ def prepay(func: FuncOp, least: int) -> None:
     if len(tangents) != 1 or ir.shape_of(tangents[0]) != () or ir.dtype_of(tangents[0]) not in WAITS:
         return
     (tangent,) = tangents
-    last = joint.block.last_op
+    last, order = joint.block.last_op, {op: n for n, op in enumerate(joint.ops)}
     assert last is not None
     for k, (value, role) in enumerate(zip(joint.returned, joint.signature.results, strict=True)):
         size = ir.nbytes(value)
         if role.gradient is None or not isinstance(size, int) or size < least or ir.dtype_of(value) not in WAITS:
             continue
-        chain = _chain(joint, value)
+        chain = _chain(joint, value, order)
         if chain and _reads_with_forward(joint, chain, size):
             last.operands[k] = _scaled_last(joint.block, chain, value, tangent)
     _erase_unused(joint.block)
 
 
-def _chain(joint: Joint, value: SSAValue) -> list[Operation]:
+def _chain(joint: Joint, value: SSAValue, order: Mapping[Operation, int]) -> list[Operation]:
     """Give the ops from the tangent to a gradient in order; none where one of them is not pointwise and linear."""
-    wanted, found = {value}, list[Operation]()
-    for op in reversed(joint.ops):
-        if not any(r in wanted for r in op.results):
+    found: set[Operation] = set()
+    pending = [value]
+    while pending:
+        op = pending.pop().owner
+        if not isinstance(op, Operation) or op in found:
             continue
         depends = frozenset(v for v in ir.operands_of(op) if v in joint.after_tangent)
         fits = isinstance(op, POINTWISE) and may_wait(op) and tag_of(op) is None
         if not fits or not depends or not is_linear_in(op, depends):
             return []
-        found.append(op)
-        wanted |= depends
-    return found[::-1]
+        found.add(op)
+        pending += depends
+    return sorted(found, key=order.__getitem__)
 
 
 def _reads_with_forward(joint: Joint, chain: Sequence[Operation], size: int) -> bool:

@@ -57,10 +57,10 @@ def test_what_is_needed_again_stays(logits: tuple[Tensor, Tensor, Tensor]) -> No
     near(g, wanted)
 
 
+@pytest.mark.parametrize("logits", [torch.float32], ids=["f32"], indirect=True)
 def test_a_gradient_of_the_gradient(logits: tuple[Tensor, Tensor, Tensor]) -> None:
+    """In bfloat16 a gradient that forward began is rounded twice, and what is left of it here is that rounding."""
     z, t, _ = logits
-    if z.dtype == torch.bfloat16:
-        pytest.skip("differences of rounding")
     found = [torch.autograd.grad(f(z, t), z, create_graph=True)[0] for f in (loss, isthmus.compile(loss))]
     (wanted,), (second,) = (torch.autograd.grad(g.square().sum(), z) for g in found)
     near(second / wanted.norm(), wanted / wanted.norm())
