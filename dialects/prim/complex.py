@@ -30,30 +30,29 @@ class ComplexOp(BinaryOp):
         return (ir.like(types[0], COMPLEX_OF[ir.dtype_of(types[0])]),)
 
 
+class PartOp(UnaryOp):
+    """A real number of a complex one."""
+
+    DOMAIN: ClassVar = COMPLEXES
+
+    @classmethod
+    def infer(cls, types: Types, literals: Literals) -> Types:
+        cls.require_domain(types[0])
+        return (ir.like(types[0], REAL_OF[ir.dtype_of(types[0])]),)
+
+
 @prim_op
-class RealOp(UnaryOp):
+class RealOp(PartOp):
     """y = real part of x"""
 
     name = "prim.real"
-    DOMAIN: ClassVar = COMPLEXES
-
-    @classmethod
-    def infer(cls, types: Types, literals: Literals) -> Types:
-        cls.require_domain(types[0])
-        return (ir.like(types[0], REAL_OF[ir.dtype_of(types[0])]),)
 
 
 @prim_op
-class ImagOp(UnaryOp):
+class ImagOp(PartOp):
     """y = imaginary part of x"""
 
     name = "prim.imag"
-    DOMAIN: ClassVar = COMPLEXES
-
-    @classmethod
-    def infer(cls, types: Types, literals: Literals) -> Types:
-        cls.require_domain(types[0])
-        return (ir.like(types[0], REAL_OF[ir.dtype_of(types[0])]),)
 
 
 @prim_op

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Self, TypeVar, cast
 
 from xdsl.dialects.builtin import LocationAttr
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from isthmus import ir
 from isthmus.diagnostics import IRError
@@ -125,6 +125,16 @@ class Maker:
             yield
         finally:
             self.location = before
+
+    def put_before(self, op: Operation) -> list[Operation]:
+        """Move all that was made to another block, in front of an op; gives what was moved."""
+        block, moved = op.parent, list(self.block.ops)
+        assert block is not None
+        for made in moved:
+            made.detach()
+        block.insert_ops_before(moved, op)
+        self._made.clear()
+        return moved
 
     def region(self, types: Sequence[Attribute]) -> tuple[Region, Self, tuple[SSAValue, ...]]:
         """Give a new one-block region with arguments of these types and an emitter for its body.

@@ -82,15 +82,17 @@ class Policy:
         flops = cost.flops(cast(prim.DotOp, node.op))
         if not self.weighs or flops >= 2 * LARGE:
             return 0.0
-        form = product.best(TILE, DOTS) if product is not None else None
         if product is None:
             return LOSS * flops / FLOPS_PER_BYTE
+        form = product.best(TILE, DOTS)
         return (form.cost - product.library) / FLOPS_PER_BYTE if form is not None else inf
 
     def takes_alone(self, node: Node, product: Product | None) -> bool:
         """Whether a product with nothing around it is better made by a kernel of ours."""
-        if not self.alone or cost.flops(cast(prim.DotOp, node.op)) >= 2 * LARGE:
-            return self.alone
+        if not self.alone:
+            return False
+        if cost.flops(cast(prim.DotOp, node.op)) >= 2 * LARGE:
+            return True
         form = product.best(TILE, DOTS) if product is not None else None
         return form is not None and product is not None and form.cost < GAIN * product.library
 

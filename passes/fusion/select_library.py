@@ -92,14 +92,10 @@ def _converted(before: Operation, x: SSAValue, dtype: str) -> SSAValue:
     """The value in another format, made before an op."""
     if ir.dtype_of(x) == dtype:
         return x
-    block, made = before.parent, Block()
-    assert block is not None
-    e = Emitter(made)
+    e = Emitter(Block())
     e.location = before.location
     y = e.convert(x, dtype)
-    for op in list(made.ops):
-        op.detach()
-        block.insert_op_before(op, before)
+    e.put_before(before)
     return y
 
 

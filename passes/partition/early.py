@@ -131,14 +131,10 @@ def _one(joint: Joint, tangent: SSAValue) -> SSAValue:
 
 def _scaled(value: SSAValue, tangent: SSAValue) -> SSAValue:
     """Multiply right behind the value."""
-    after = value.owner
-    assert isinstance(after, Operation) and after.parent is not None
-    made = Block()
-    e = Emitter(made)
-    e.location = after.location
+    maker = value.owner
+    assert isinstance(maker, Operation) and maker.next_op is not None
+    e = Emitter(Block())
+    e.location = maker.location
     result = times(e, value, tangent)
-    ops = list(made.ops)
-    for op in ops:
-        op.detach()
-    after.parent.insert_ops_after(ops, after)
+    e.put_before(maker.next_op)
     return result

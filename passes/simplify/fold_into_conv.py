@@ -62,24 +62,20 @@ class _Channels:
 
 def fold_into(conv: prim.ConvOp) -> bool:
     """Fold what follows one convolution into it; tells whether there was a scale to fold."""
-    made = Block()
-    e = Emitter(made)
+    e = Emitter(Block())
     e.location = conv.location
     found = _Channels()
     value: SSAValue = conv.y
     while (step := _next(e, value, found)) is not None and step.last is not None:
         found, value = step, step.last.results[0]
-    last, parent = found.last, conv.parent
-    if found.scale is None or last is None or parent is None:
+    last = found.last
+    if found.scale is None or last is None:
         return False
     weight = e.mul(conv.w, e.broadcast(found.scale, ir.shape_of(conv.w), (0,)))
     (y,) = e.copy(conv, (conv.x, weight))
     if found.shift is not None:
         y = e.add(y, e.broadcast(found.shift, ir.shape_of(y), (1,)))
-    ops = list(made.ops)
-    for op in ops:
-        op.detach()
-    parent.insert_ops_before(ops, last)
+    e.put_before(last)
     last.results[0].replace_all_uses_with(y)
     return True
 

@@ -85,19 +85,14 @@ def _is_there(value: SSAValue, block: Block, position: dict[Operation, int], at:
 
 def _join(dots: Sequence[prim.DotOp]) -> list[Operation]:
     """Put one product in the place of the first of several; gives the ops that this made."""
-    first, made = dots[0], Block()
-    e = Emitter(made)
+    first, e = dots[0], Emitter(Block())
     e.location = first.location
     (free,) = _free(first)
     (whole,) = e.copy(first, (first.a, e.concat([d.b for d in dots], free)))
     last = len(ir.shape_of(whole)) - 1
     width = ir.shape_of(first.y)[-1]
     parts = [e.slice(whole, last, k * width, (k + 1) * width) for k in range(len(dots))]
-    ops = list(made.ops)
-    for op in ops:
-        op.detach()
-    assert first.parent is not None
-    first.parent.insert_ops_before(ops, first)
+    ops = e.put_before(first)
     for dot, part in zip(dots, parts, strict=True):
         part.name_hint = dot.y.name_hint
         dot.y.replace_all_uses_with(part)
