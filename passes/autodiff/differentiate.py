@@ -29,7 +29,7 @@ from xdsl.passes import ModulePass
 
 from isthmus import ir
 from isthmus.diagnostics import IRError
-from isthmus.dialects.autodiff import following
+from isthmus.dialects.autodiff import VjpOp, following
 from isthmus.dialects.prim import Emitter
 from isthmus.dialects.signature import Argument, Result, Signature
 from isthmus.passes.autodiff.expand import inline
@@ -126,6 +126,18 @@ def differentiate(
         results=(*signature.results, *(_gradient(i, i in zero) for i in gradients)),
     )
     return body.close(name, signature, list(gradients.values()))
+
+
+def may_have_tangents(func: FuncOp) -> bool:
+    """Whether a result may depend differentiably on what wants a gradient: seen before autodiff ops are expanded.
+
+    False is certain; then `differentiate` would do nothing but expand.
+    """
+    block = func.body.block
+    last = block.last_op
+    wanted = [block.args[i] for i in Signature.of(func).arguments_where(wants_gradient=True)]
+    ops = (op for op in block.ops if not (isinstance(op, VjpOp) and not op.create_graph))
+    return last is not None and not activity(ops, wanted).isdisjoint(ir.operands_of(last))
 
 
 def gradients_of(joint: FuncOp, name: str = "main") -> FuncOp:

@@ -33,6 +33,7 @@ from isthmus.driver.options import Options
 from isthmus.driver.reproduce import Trail
 from isthmus.driver.rules import Applied, apply_rules, registered
 from isthmus.driver.verify import Verifier
+from isthmus.passes.autodiff.differentiate import may_have_tangents
 from isthmus.passes.partition.partition import cut
 from isthmus.passes.pipelines import CHUNK_ROWS, cpu_kernels, gpu_kernels, parse_pass, pass_text
 from isthmus.runtime.call import NativeProgram
@@ -96,7 +97,7 @@ class Lowering:
 
         `draws`: what the program that it is a derivative of (at a level above 0) draws from torch's generators.
         """
-        if not any(a.wants_gradient for a in Signature.of(ir.function(prim, "main")).arguments):
+        if not may_have_tangents(ir.function(prim, "main")):
             return None
         joint = self.start(prim)
         self.run(joint, "differentiate", None)

@@ -13,7 +13,7 @@ from isthmus import ir
 from isthmus.diagnostics import IRError
 from isthmus.dialects import autodiff, new_context, prim
 from isthmus.dialects.signature import Signature
-from isthmus.passes.autodiff.differentiate import differentiate
+from isthmus.passes.autodiff.differentiate import differentiate, may_have_tangents
 from isthmus.passes.autodiff.end_differentiation import end_differentiation
 from isthmus.passes.pipelines import parse_pass
 from isthmus.runtime.interpret import run
@@ -69,6 +69,15 @@ def test_a_gradient_inside_the_program(create_graph: bool) -> None:
     found = run(joint, [x.detach(), number(1.0)])
     torch.testing.assert_close(found, [value.detach(), expected])
     assert Signature.of(joint).gradients == {0: 1}
+
+
+@pytest.mark.parametrize("create_graph", [True, False])
+@pytest.mark.parametrize("returned", ["p", "r"])
+def test_whether_anything_has_a_tangent_is_seen_before_gradients_expand(create_graph: bool, returned: str) -> None:
+    text = PENALTY.replace("CREATE", str(create_graph).lower()).replace("func.return %r", f"func.return %{returned}")
+    func = main(text)
+    has_tangents = bool(Signature.of(joint_of(main(text))).tangents)
+    assert may_have_tangents(func) == has_tangents == (create_graph or returned == "r")
 
 
 def test_a_gradient_inside_a_function_without_gradients() -> None:
