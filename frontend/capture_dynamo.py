@@ -245,7 +245,8 @@ class _Settings:
     """Dynamo's callback for a frame to be traced, inside of our settings.
 
     Where Dynamo fails on a transform (it does on control flow inside of one) the frame is traced once more, with the
-    transform as a program of its own between two graphs.
+    transform as a program of its own between two graphs. Where it fails on a float that varies (it does on one that a
+    condition or a loop reads) it is traced once more with every float as a constant, which is guarded.
     """
 
     def __init__(self, callback: Callable[..., object], fullgraph: bool, settings: dict[str, Any]) -> None:
@@ -254,24 +255,36 @@ class _Settings:
         self._settings = settings
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        trace = self._torchdynamo_orig_backend
         with dynamo_config.patch(self._settings):
-            met = MeetingTransforms(apart=_is_transform(args[0]))
             try:
-                with met:
-                    return trace(*args, **kwargs)
-            except (AssertionError, InternalTorchDynamoError, TorchRuntimeError) as error:
-                if not met.any:
+                return self._trace(*args, **kwargs)
+            except _FAILURES:
+                if dynamo_config.specialize_float:
                     raise
-                if self._fullgraph:
-                    error.add_note(_APART)
-                    raise
-            with MeetingTransforms(apart=True):
+            with dynamo_config.patch(specialize_float=True):
+                return self._trace(*args, **kwargs)
+
+    def _trace(self, *args: object, **kwargs: object) -> object:
+        trace = self._torchdynamo_orig_backend
+        met = MeetingTransforms(apart=_is_transform(args[0]))
+        try:
+            with met:
                 return trace(*args, **kwargs)
+        except _FAILURES as error:
+            if not met.any:
+                raise
+            if self._fullgraph:
+                error.add_note(_APART)
+                raise
+        with MeetingTransforms(apart=True):
+            return trace(*args, **kwargs)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._torchdynamo_orig_backend, name)
 
+
+_FAILURES = (AssertionError, InternalTorchDynamoError, TorchRuntimeError)
+"""How Dynamo fails where it meets what it cannot trace."""
 
 _APART = (
     "Dynamo cannot trace this transform, as it cannot where a condition or a loop is inside: compile with "

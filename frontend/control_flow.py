@@ -15,6 +15,7 @@ from xdsl.irdl import IRDLOperation
 from isthmus import ir
 from isthmus.diagnostics import CompileError, UnsupportedError
 from isthmus.dialects import aten
+from isthmus.frontend import numbers
 from isthmus.frontend.encode import DTYPE_NAMES
 from isthmus.frontend.program import Scope
 from isthmus.frontend.recorder import Recorder
@@ -46,7 +47,8 @@ def while_loop(call: Call) -> object:
     """while_loop(condition, body, carried, additional)."""
     condition, body, carried, extra = call.args
     arguments = [*as_list(carried), *as_list(extra)]
-    regions = [_region(call, cast(fx.GraphModule, b), arguments, aten.YieldOp) for b in (condition, body)]
+    count = len(as_list(carried))
+    regions = [_region(call, cast(fx.GraphModule, b), arguments, aten.YieldOp, steady=count) for b in (condition, body)]
     captured = _share_captures(call.recorder, regions)
     count = len(tensors_in(carried))
     _same_kinds("while_loop", tensors_in(carried), regions[1].results)
@@ -61,7 +63,10 @@ def scan(call: Call) -> object:
     with call.recorder.unrecorded():
         slices = [x.select(0, 0) for x in tensors_in(xs)]
     slices = [call.recorder.like(s, requires_grad=x.requires_grad) for s, x in zip(slices, tensors_in(xs), strict=True)]
-    region = _region(call, cast(fx.GraphModule, combine), [*as_list(inits), *slices, *as_list(extra)], aten.YieldOp)
+    varying = [*as_list(inits), *slices]
+    region = _region(
+        call, cast(fx.GraphModule, combine), [*varying, *as_list(extra)], aten.YieldOp, steady=len(varying)
+    )
     length = tensors_in(xs)[0].shape[0]
     count = len(tensors_in(inits))
     _same_kinds("scan", tensors_in(inits), region.results[:count])
@@ -77,7 +82,7 @@ def map_slices(call: Call) -> object:
     with call.recorder.unrecorded():
         slices = [x.select(0, 0) for x in tensors_in(xs)]
     slices = [call.recorder.like(s, requires_grad=x.requires_grad) for s, x in zip(slices, tensors_in(xs), strict=True)]
-    region = _region(call, cast(fx.GraphModule, body), [*slices, *as_list(extra)], aten.YieldOp)
+    region = _region(call, cast(fx.GraphModule, body), [*slices, *as_list(extra)], aten.YieldOp, steady=len(slices))
     length = tensors_in(xs)[0].shape[0]
     results = [_stacked(call.recorder, r, length) for r in region.results]
     inputs = [*tensors_in(xs), *tensors_in(extra), *region.scope.captured]
@@ -94,12 +99,21 @@ class _Imported:
     structure: pytree.TreeSpec
 
 
-def _region(call: Call, body: fx.GraphModule, args: Sequence[object], end: type[IRDLOperation]) -> _Imported:
-    """Import a body on stand-ins of its arguments, so that what it does to them stays inside."""
+def _region(
+    call: Call, body: fx.GraphModule, args: Sequence[object], end: type[IRDLOperation], *, steady: int = 0
+) -> _Imported:
+    """Import a body on stand-ins of its arguments, so that what it does to them stays inside.
+
+    From `steady` on they are the same at every step: there a number is met as itself, so that its symbol is known.
+    """
     recorder = call.recorder
     stand_ins = [recorder.like(a, requires_grad=a.requires_grad) if isinstance(a, Tensor) else a for a in args]
+    met = [
+        a if i >= steady and isinstance(a, Tensor) and numbers.holds_number(a) else stand_in
+        for i, (a, stand_in) in enumerate(zip(args, stand_ins, strict=True))
+    ]
     with recorder.region(tensors_in(stand_ins)) as scope:
-        results, structure = pytree.tree_flatten(call.run_body(body, recorder, stand_ins))
+        results, structure = pytree.tree_flatten(call.run_body(body, recorder, met))
         if not all(isinstance(r, Tensor) for r in results):
             raise UnsupportedError("a body that gives something else than tensors has no compiled form")
         recorder.emit(ir.create_op(end, [recorder.value_of(cast(Tensor, r)) for r in results], []))

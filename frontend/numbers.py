@@ -28,6 +28,18 @@ def remember(known: dict[str, Tensor], number: torch.SymFloat, tensor: Tensor) -
         known[expression.name] = tensor
 
 
+def holds_number(tensor: Tensor) -> bool:
+    """Whether this is a 0-d tensor through which torch passes a number, known by its symbol."""
+    memo = getattr(tensor, "item_memo", None) if tensor.dim() == 0 else None
+    return isinstance(memo, torch.SymFloat)
+
+
+def tensor_form(func: OpOverload, args: Sequence[object]) -> OpOverload:
+    """Give the overload of a comparison that takes a tensor, where its number varies."""
+    form = _TENSOR_FORMS.get(func)
+    return form if form is not None and any(isinstance(a, torch.SymFloat) for a in args) else func
+
+
 def value_of(
     program: Program, known: Mapping[str, Tensor], number: torch.SymFloat, beside: Sequence[Tensor]
 ) -> SSAValue | None:
@@ -74,6 +86,16 @@ def _constant(program: Program, value: LiteralValue) -> SSAValue:
 
 _UNARY = frozenset("sqrt cos cosh sin sinh tan tanh asin acos atan exp log log2".split())
 """Functions of Python's math module, as torch names them in its symbolic expressions."""
+
+_COMPARED = (
+    torch.ops.aten.lt,
+    torch.ops.aten.le,
+    torch.ops.aten.gt,
+    torch.ops.aten.ge,
+    torch.ops.aten.eq,
+    torch.ops.aten.ne,
+)
+_TENSOR_FORMS: Mapping[OpOverload, OpOverload] = {op.Scalar: op.Tensor for op in _COMPARED}
 
 _BINARY: list[tuple[tuple[type, ...], OpOverload, tuple[LiteralValue, ...]]] = [
     ((sympy.Add,), torch.ops.aten.add.Tensor, (1,)),

@@ -121,6 +121,8 @@ class Recorder(Program, ProxyTorchDispatchMode):
         if facts.refusal is not None:
             what, cure = facts.refusal
             raise UnsupportedError(what, op=facts.name, cure=cure)
+        if (form := numbers.tensor_form(func, args)) is not func:
+            facts = facts_of(form)
         call = CallArguments(self, self.numbers, facts, args, kwargs)
         if (same := identity_of(facts, call.bound)) is not None:
             return same

@@ -35,7 +35,8 @@ class TraceGuard:
         self._moving_numbers = {i for i in traced.leaves if not isinstance(leaves[i], Tensor)}
         self._shapes = [_pattern(traced, i) for i in self._tensor_leaves]
         self._fixed_shapes = [tuple(t.shape) for t in tensors]
-        self._fast = _native_guard(tensors, self._shapes)
+        self._held = traced.held
+        self._fast = _native_guard([*tensors, *traced.held], [*self._shapes, *(list(t.shape) for t in traced.held)])
         self._modes = GlobalStateGuard()
         self._reads = [(vars(cast(Any, m)), n, value) for m, n, value in traced.reads if n not in HOOKS]
         self._hooks = [(vars(cast(Any, m)), n, value) for m, n, value in traced.reads if n in HOOKS]
@@ -59,7 +60,7 @@ class TraceGuard:
             elif given is not value and not is_equal(given, value):
                 return Mismatch(f"argument {index} is {given!r}, was {value!r}", _number(index, given, value))
         tensors = [leaves[i] for i in self._tensor_leaves]
-        if not self._fast.check(*tensors):
+        if not self._fast.check(*tensors, *self._held):
             return self._tensor_mismatch(tensors) if explain else _SOME
         for index, other in self.traced.same:
             if leaves[index] is not (leaves[other] if isinstance(other, int) else other):
@@ -94,8 +95,8 @@ class TraceGuard:
                 if want is not None and want != got:
                     sizes.append((leaf, dim))
                     reason = f"size mismatch of argument {leaf} at dimension {dim}: expected {want}, got {got}"
-        names = [f"argument {i}" for i in self._tensor_leaves]
-        verbose = self._fast.check_verbose(*tensors, tensor_check_names=names)
+        names = [f"argument {i}" for i in self._tensor_leaves] + [f"held tensor {i}" for i in range(len(self._held))]
+        verbose = self._fast.check_verbose(*tensors, *self._held, tensor_check_names=names)
         return Mismatch(reason or str(verbose), tuple(sizes))
 
 
