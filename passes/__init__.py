@@ -31,6 +31,7 @@ PASSES: dict[str, str] = {
     "select-library": "isthmus.passes.fusion.select_library:SelectLibraryPass",
     "fuse": "isthmus.passes.fusion.fuse:FusePass",
     "chunk-rows": "isthmus.passes.memory.chunk_rows:ChunkRowsPass",
+    "join-in-place": "isthmus.passes.memory.join_in_place:JoinInPlacePass",
     "scale-saved": "isthmus.passes.memory.scale_saved:ScaleSavedPass",
     "early-checks": "isthmus.passes.memory.early_checks:EarlyChecksPass",
     "pick-first": "isthmus.passes.memory.pick_first:PickFirstPass",

@@ -38,6 +38,7 @@ KERNELS = (
     GROUP_DOTS,
     CHUNK_ROWS,
     FUSE,
+    "join-in-place",
     "schedule",
     "plan-memory",
 )

@@ -255,6 +255,12 @@ _BODY: dict[type[Operation], Callable[[_Point, Operation, Sequence[Tensor]], Seq
 # ---- library calls
 
 
+@evaluates(kernel.JoinOp)
+def join(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequence[Value]:
+    """One after the other."""
+    return (torch.cat(list(tensors(operands))),)
+
+
 @evaluates(kernel.ReshapeOp)
 def reshape(op: Operation, operands: Sequence[Value], frame: Frame) -> Sequence[Value]:
     """The same bytes in another shape."""

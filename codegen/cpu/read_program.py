@@ -20,6 +20,7 @@ from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from isthmus import ir
 from isthmus.codegen.cpu.flat import Code, codes
 from isthmus.codegen.cpu.program import route_of
+from isthmus.codegen.cpu.read_buffers import Entry, entry_of, exchanged, is_in, placed, viewed
 from isthmus.diagnostics import IRError, UnsupportedError
 from isthmus.dialects import kernel, prim
 from isthmus.dialects.program import (
@@ -27,12 +28,10 @@ from isthmus.dialects.program import (
     Branch,
     Buffer,
     Copy,
-    Exchange,
     KernelCall,
     LibraryCall,
     Loop,
     Place,
-    PlaceKind,
     Program,
     SizeSource,
     Step,
@@ -161,7 +160,7 @@ class _Reader:
         branches: list[tuple[Step, ...]] = []
         for region in op.regions:
             steps, yields = self._region(region, operands)
-            branches.append((*steps, *_exchanged(yields, results)))
+            branches.append((*steps, *exchanged(yields, results)))
         self._steps.append(Branch(condition, branches[0], branches[1]))
 
     def _while(self, op: Operation) -> None:
@@ -169,11 +168,11 @@ class _Reader:
         operands = self._operands(op)
         results = self._place(op)
         carried = len(results)
-        self._steps.extend(_exchanged(operands[:carried], results))
+        self._steps.extend(exchanged(operands[:carried], results))
         inside = [*results, *operands[carried:]]
         condition, (flag,) = self._region(op.regions[0], inside)
         body, yields = self._region(op.regions[1], inside)
-        self._steps.append(Loop((*body, *_exchanged(yields, results)), condition, flag))
+        self._steps.append(Loop((*body, *exchanged(yields, results)), condition, flag))
 
     def _scan(self, op: Operation) -> None:
         """As a loop: turn t reads the t-th slices of what is scanned and writes the t-th of what is stacked."""
@@ -187,10 +186,10 @@ class _Reader:
         self._loops += 1
         variable = f"turn{self._loops}"
         turn = Size.symbol(variable)
-        self._steps.extend(_exchanged(operands[:carried], carry))
-        steps, yields = self._region(op.regions[0], [*carry, *(_slice(b, turn) for b in whole), *rest])
-        slices = [_slice(b, turn) for b in stacked]
-        copies = _exchanged(yields[carried:], slices) + _exchanged(yields[:carried], carry)
+        self._steps.extend(exchanged(operands[:carried], carry))
+        steps, yields = self._region(op.regions[0], [*carry, *(entry_of(b, turn) for b in whole), *rest])
+        slices = [entry_of(b, turn) for b in stacked]
+        copies = exchanged(yields[carried:], slices) + exchanged(yields[:carried], carry)
         reverse = ir.literal(op, "reverse") is True
         count = whole[0].shape[0]
         self._steps.append(Loop((*steps, *copies), count=count, variable=variable, reverse=reverse))
@@ -198,8 +197,8 @@ class _Reader:
     def _reshape(self, op: Operation) -> None:
         """The same memory in another shape; a copy where the plan gives the result memory of its own."""
         source, result = self._buffers[ir.operands_of(op)[0]], op.results[0]
-        places = cast("tuple[tuple[PlaceKind, Dim], ...]", ir.literal(op, "places") or ())
-        if not places or Place(*places[0]) == source.place:
+        places = cast("tuple[Entry, ...]", ir.literal(op, "places") or ())
+        if not places or placed(places[0]) == (source.place, source.offset):
             shape = ir.shape_of(result)
             self._buffers[result] = replace(source, shape=shape, strides=ir.contiguous_strides(shape))
         else:
@@ -207,12 +206,22 @@ class _Reader:
             row_major = ir.contiguous_strides(source.shape)
             self._steps.append(Copy(source, replace(target, shape=source.shape, strides=row_major)))
 
+    def _join(self, op: Operation) -> None:
+        """What has been made in its part of the result stays, the rest is copied there."""
+        assert isinstance(op, kernel.JoinOp)
+        (target,) = self._place(op)
+        for value, start in zip(ir.operands_of(op), op.starts, strict=True):
+            source = self._buffers[value]
+            part = replace(target, shape=source.shape, offset=target.offset + start)
+            if not is_in(source, part):
+                self._steps.append(Copy(source, part))
+
     def _fused(self, op: Operation) -> None:
         assert isinstance(op, kernel.LoopNest)
         operands = [self._buffers[v] for v in ir.operands_of(op)]
         results = self._place(op)
         for source, target in zip(op.initial_, results, strict=True):
-            if source is not None and operands[source].place != target.place:
+            if source is not None and not is_in(operands[source], target):
                 self._steps.append(Copy(operands[source], target))
         checks = None
         if kernel.can_fail(op):
@@ -238,7 +247,7 @@ class _Reader:
         self._steps.append(
             KernelCall(
                 symbol=f"kernel_{self._codes[op].key}",
-                buffers=tuple(_viewed(b, v) for b, v in zip(buffers, op.views_, strict=True)),
+                buffers=tuple(viewed(b, v) for b, v in zip(buffers, op.views_, strict=True)),
                 reads=len(op.inputs),
                 symbols=op.symbols_,
                 partitions=1 if op.partitions_ is None else op.partitions_,
@@ -249,7 +258,7 @@ class _Reader:
     def _extern(self, op: Operation) -> None:
         assert isinstance(op, kernel.ExternOp)
         buffers = [*(self._buffers[v] for v in ir.operands_of(op)), *self._place(op)]
-        seen = [_viewed(b, v) for b, v in zip(buffers, op.views_, strict=True)]
+        seen = [viewed(b, v) for b, v in zip(buffers, op.views_, strict=True)]
         symbol = cast(str, op.symbol.data)
         schema = None
         if not symbol.startswith("prim.") and self._schema_of is not None:
@@ -273,12 +282,12 @@ class _Reader:
                 raise IRError("has no places: plan-memory has not run", op=op.name)
             return []
         found: list[Buffer] = []
-        entries = cast("tuple[tuple[PlaceKind, Dim], ...]", places.data)
-        for value, (kind, at) in zip(op.results, entries, strict=True):
-            if kind == "handle":
-                self._handles = max(self._handles, cast(int, at) + 1)
-                self._made[cast(int, at)] = ir.shape_of(value)
-            buffer = Buffer(Place(kind, at), ir.dtype_of(value), ir.shape_of(value), kernel.strides_of(value))
+        for value, entry in zip(op.results, cast("tuple[Entry, ...]", places.data), strict=True):
+            place, offset = placed(entry)
+            if place.kind == "handle":
+                self._handles = max(self._handles, cast(int, place.at) + 1)
+                self._made[cast(int, place.at)] = ir.shape_of(value)
+            buffer = Buffer(place, ir.dtype_of(value), ir.shape_of(value), kernel.strides_of(value), offset)
             self._buffers[value] = buffer
             found.append(buffer)
         return found
@@ -326,23 +335,11 @@ _READ: dict[type[Operation], Callable[[_Reader, Operation], None]] = {
     kernel.AttentionBwdOp: _Reader._stream,  # pyright: ignore[reportPrivateUsage]
     kernel.ExternOp: _Reader._extern,  # pyright: ignore[reportPrivateUsage]
     kernel.ReshapeOp: _Reader._reshape,  # pyright: ignore[reportPrivateUsage]
+    kernel.JoinOp: _Reader._join,  # pyright: ignore[reportPrivateUsage]
     prim.CondOp: _Reader._cond,  # pyright: ignore[reportPrivateUsage]
     prim.WhileOp: _Reader._while,  # pyright: ignore[reportPrivateUsage]
     prim.ScanOp: _Reader._scan,  # pyright: ignore[reportPrivateUsage]
 }
-
-
-def _exchanged(sources: Sequence[Buffer], targets: Sequence[Buffer]) -> list[Step]:
-    """Put values into the memory of others, all at once; those that are there already stay."""
-    pairs = zip(sources, targets, strict=True)
-    copies = tuple(Copy(s, t) for s, t in pairs if (s.place, s.offset) != (t.place, t.offset))
-    return [Exchange(copies)] if copies else []
-
-
-def _slice(buffer: Buffer, turn: Dim) -> Buffer:
-    """The turn-th entry along the first dimension."""
-    offset = buffer.offset + turn * buffer.strides[0]
-    return replace(buffer, shape=buffer.shape[1:], strides=buffer.strides[1:], offset=offset)
 
 
 _known: WeakKeyDictionary[FuncOp, dict[kernel.Kernel, Code]] = WeakKeyDictionary()
@@ -364,14 +361,6 @@ def _storages(shares: Sequence[Sequence[int]]) -> list[int]:
         found.append(number)
         found = [number if storage in joined else storage for storage in found]
     return found
-
-
-def _viewed(buffer: Buffer, view: LiteralValue) -> Buffer:
-    """What a callee sees of a buffer."""
-    if view is None:
-        return buffer
-    shape, strides, offset = cast("tuple[Shape, Shape, Dim]", view)
-    return replace(buffer, shape=shape, strides=strides, offset=buffer.offset + offset)
 
 
 def _number(literal: Literal) -> int:

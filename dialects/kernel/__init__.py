@@ -46,7 +46,7 @@ from isthmus.dialects.kernel.facts import (
 )
 from isthmus.dialects.kernel.index import Bounds, Expr, constant, dim, is_nonnegative, sizes_as_bounds, value
 from isthmus.dialects.kernel.map import Map
-from isthmus.dialects.kernel.ops import ContractOp, ExternOp, FusedOp, LaunchOp, LoopNest, ReshapeOp
+from isthmus.dialects.kernel.ops import ContractOp, ExternOp, FusedOp, JoinOp, LaunchOp, LoopNest, ReshapeOp
 from isthmus.dialects.kernel.stream import AttentionBwdOp, AttentionOp, Kernel, StreamOp
 
 KERNEL = Dialect("kernel", list(KERNEL_OPS), [Map])
@@ -71,6 +71,7 @@ __all__ = [
     "ExternOp",
     "FusedOp",
     "IndexOp",
+    "JoinOp",
     "Kernel",
     "KernelOp",
     "LaunchOp",

@@ -9,6 +9,7 @@ that it depends on; what a reduction gives is known only after its row has been 
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from typing import TypeAlias, cast
 
 from xdsl.ir import SSAValue
@@ -319,3 +320,30 @@ class ReshapeOp(LaunchOp):
         (x,), (y,) = ir.operands_of(self), self.results
         fits = ir.numel(x) == ir.numel(y) and ir.dtype_of(x) == ir.dtype_of(y)
         require(fits, lambda: f"{x.type} and {y.type} are not the same bytes")
+
+
+@kernel_op
+class JoinOp(LaunchOp):
+    """y = the xs, all row-major, one after the other along dim 0: each is made in its part of y's place where the plan
+    allows that, else copied there."""
+
+    name = "kernel.join"
+    inputs = var_operand_def()
+    results_ = var_result_def()
+    places = opt_prop_def(Literal)
+    traits = traits_def(Pure())
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Per operand the element of y that is its first."""
+        counts = [cast(int, ir.numel(x)) for x in ir.operands_of(self)]
+        return tuple(accumulate(counts, initial=0))[:-1]
+
+    def check(self) -> None:
+        xs, (y,) = ir.operands_of(self), self.results
+        shapes = [ir.shape_of(x) for x in xs]
+        known = all(isinstance(n, int) for shape in shapes for n in shape) and all(shapes)
+        require(known, "its operands have dims of known sizes")
+        lengths = sum(cast(int, shape[0]) for shape in shapes)
+        fits = ir.shape_of(y)[:1] == (lengths,) and all(shape[1:] == ir.shape_of(y)[1:] for shape in shapes)
+        require(fits and all(ir.dtype_of(x) == ir.dtype_of(y) for x in xs), "its operands make up its result")

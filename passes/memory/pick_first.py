@@ -16,6 +16,7 @@ After:
     %loss = kernel.fused %t, %picked, %lse {sizes = [8192], ...} ({
       %p = kernel.load {operand = 1, map = [d0]} : bf16
       ...
+The same is done where one kernel both walks and picks.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def pick_first(func: FuncOp, least: int) -> None:
             for source in dict.fromkeys(op.inputs):
                 size = ir.nbytes(source)
                 before = _could_write_over(op, source, order) if isinstance(size, int) and size >= least else None
-                picks = [] if before is None else _picks(op, source, order[before], order)
+                picks = [] if before is None else _picks(op, source, before, order)
                 if before is not None and picks:
                     _pull_out(op, picks, before)
                     break  # the kernel is another one now
@@ -74,12 +75,17 @@ def _could_write_over(op: kernel.FusedOp, source: SSAValue, order: dict[Operatio
     """The last kernel that walks a tensor, where it makes one of the same type and only `op` reads it afterwards."""
     users = {use.operation for use in source.uses}
     here = all(user in order for user in (source.owner, *users))
-    if not here or max(users, key=order.__getitem__) is not op or len(users) < 2:
+    if not here or max(users, key=order.__getitem__) is not op:
         return None
-    last = max(users - {op}, key=order.__getitem__)
+    last = op if _walks(op, source) else max(users - {op}, key=order.__getitem__, default=None)
     if not isinstance(last, kernel.FusedOp) or all(r.type != source.type for r in last.results):
         return None
-    return None if any(load.index_values for load in _loads(last, source)) else last
+    return last if last is op or all(not load.index_values for load in _loads(last, source)) else None
+
+
+def _walks(op: kernel.FusedOp, source: SSAValue) -> bool:
+    """Whether it reads a tensor otherwise than by picking."""
+    return any(not load.index_values for load in _loads(op, source))
 
 
 def _loads(op: kernel.FusedOp, source: SSAValue) -> list[kernel.LoadOp]:
@@ -90,9 +96,14 @@ def _loads(op: kernel.FusedOp, source: SSAValue) -> list[kernel.LoadOp]:
     ]
 
 
-def _picks(op: kernel.FusedOp, source: SSAValue, limit: int, order: dict[Operation, int]) -> list[kernel.LoadOp]:
-    """The reads of a tensor, where all pick few elements at places that are known before step `limit`."""
-    loads, varying = _loads(op, source), kernel.varying(op)
+def _picks(
+    op: kernel.FusedOp, source: SSAValue, before: kernel.FusedOp, order: dict[Operation, int]
+) -> list[kernel.LoadOp]:
+    """The reads of a tensor by index, where each picks few elements at places that are known before a kernel runs;
+    the kernel itself may walk the tensor as well."""
+    loads, varying, limit = _loads(op, source), kernel.varying(op), order[before]
+    if before is op:
+        loads = [load for load in loads if load.index_values]
     for load in loads:
         elements = math.prod(cast("tuple[int, ...]", tuple(op.sizes_[d] for d in varying[load.y])))
         few = elements * ir.itemsize(ir.dtype_of(load.y)) * FEW <= cast(int, ir.nbytes(source))

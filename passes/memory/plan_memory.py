@@ -13,7 +13,6 @@ After:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -29,12 +28,14 @@ from isthmus.dialects.signature import Signature, own_saved
 from isthmus.ir import Literal
 from isthmus.passes.memory.arena import ALIGNMENT, WORD, Interval, aligned, is_small, pack
 from isthmus.passes.memory.scale_saved import scaled_from
+from isthmus.passes.memory.writes_over import Access, reads_where_it_writes
 from isthmus.sizes import Dim
 
 TEMPORARY_BYTES = "isthmus.temporary_bytes"
 SAVED_BYTES = "isthmus.saved_bytes"
 
-Place = tuple[str, Dim]
+Place = tuple[str, Dim] | tuple[str, Dim, int]
+"""Kind and number or byte; where a value lies in a larger one, its first element in it as well."""
 
 
 @dataclass(frozen=True)
@@ -58,28 +59,8 @@ class Buffer:
     last: int
     values: list[SSAValue] = field(default_factory=list[SSAValue])
     place: Place | None = None
-
-
-@dataclass(frozen=True)
-class Access:
-    """The loads of each operand of a kernel, what writes each result, and in which walk over the row all that is."""
-
-    levels: Mapping[Operation, int]
-    loads: Mapping[SSAValue, list[kernel.LoadOp]]
-    sinks: Mapping[int, list[kernel.StoreOp | kernel.AccumulateOp]]
-    varying: Mapping[SSAValue, frozenset[int]]
-
-    @staticmethod
-    def of(op: kernel.FusedOp) -> Access:
-        """Look at the body once."""
-        loads: dict[SSAValue, list[kernel.LoadOp]] = {}
-        sinks: dict[int, list[kernel.StoreOp | kernel.AccumulateOp]] = {}
-        for inner in op.block.ops:
-            if isinstance(inner, kernel.LoadOp):
-                loads.setdefault(op.inputs[cast(int, inner.operand.data)], []).append(inner)
-            elif isinstance(inner, kernel.StoreOp | kernel.AccumulateOp):
-                sinks.setdefault(cast(int, inner.result.data), []).append(inner)
-        return Access(kernel.levels(op), loads, sinks, kernel.varying(op))
+    within: tuple[Buffer, int] | None = None
+    """The buffer that it is a part of, and its first element there."""
 
 
 class Lifetimes:
@@ -126,6 +107,8 @@ class Lifetimes:
                 buffer = self._shared(op, number)
                 if buffer is None:
                     buffer = Buffer(ir.nbytes(result), self.steps[op], self.ends[op])
+                if isinstance(op, kernel.JoinOp):
+                    self._take_in(op, buffer)
                 buffer.values.append(result)
                 buffer.last = max(buffer.last, self.last_use.get(result, 0))
                 self.buffers[result] = buffer
@@ -150,6 +133,15 @@ class Lifetimes:
             ):
                 return buffer
         return self._taken_over(op, number) if isinstance(op, kernel.FusedOp) else None
+
+    def _take_in(self, op: kernel.JoinOp, whole: Buffer) -> None:
+        """Make operands parts of the result's buffer, where nobody else has theirs."""
+        for value, start in zip(ir.operands_of(op), op.starts, strict=True):
+            part = self.buffers.get(value)
+            free = part is not None and part.place is None and part.within is None and part.nbytes == ir.nbytes(value)
+            if part is not None and free and all(self._dies_at(v, op) and not is_handle(v) for v in part.values):
+                part.within = whole, start
+                whole.first = min(whole.first, part.first)
 
     def _added_to(self, op: kernel.ExternOp) -> Buffer | None:
         """The buffer of what a product is added to, where nobody reads that afterwards: it adds in place."""
@@ -183,7 +175,7 @@ class Lifetimes:
                 and not (returned and buffer.place is not None)
                 and not any(is_handle(v) or v.owner is op or not self._dies_at(v, op) for v in buffer.values)
                 and not any(v is not source and self.buffers.get(v) is buffer for v in op.inputs)
-                and _reads_where_it_writes(op, number, source, self.access_of(op))
+                and reads_where_it_writes(op, number, source, self.access_of(op))
             ):
                 return buffer
         return None
@@ -211,10 +203,16 @@ def plan(func: FuncOp) -> None:
     lives = Lifetimes(func)
     handles = _place_results(lives)
     _place_handles(lives, handles)
-    temporaries = list(dict.fromkeys(b for b in lives.buffers.values() if b.place is None))
+    buffers = list(dict.fromkeys(lives.buffers.values()))
+    temporaries = [b for b in buffers if b.place is None and b.within is None]
     offsets, total = pack([Interval(b.nbytes, b.first, b.last) for b in temporaries])
     for buffer, offset in zip(temporaries, offsets, strict=True):
         buffer.place = ("temporary", offset)
+    for buffer in buffers:
+        if buffer.within is not None:
+            whole, start = buffer.within
+            assert whole.place is not None
+            buffer.place = (*whole.place[:2], start)
     func.attributes[TEMPORARY_BYTES] = Literal.of(total)
     for op in lives.steps:
         if op.results:
@@ -308,7 +306,7 @@ def _in_place(lives: Lifetimes, value: SSAValue, argument: int) -> bool:
         if other is not target and lives.last_use.get(other, -1) >= step:
             return False  # its place in the storage is not known here
     number = owner.results.index(value)  # pyright: ignore[reportArgumentType]
-    return _reads_where_it_writes(owner, number, target, lives.access_of(owner))
+    return reads_where_it_writes(owner, number, target, lives.access_of(owner))
 
 
 def _storage(func: FuncOp, signature: Signature) -> list[list[BlockArgument]]:
@@ -324,56 +322,3 @@ def _storage(func: FuncOp, signature: Signature) -> list[list[BlockArgument]]:
                         groups[member.index] = group
         groups.append(group)
     return groups
-
-
-def _reads_where_it_writes(op: kernel.FusedOp, result: int, target: SSAValue, access: Access) -> bool:
-    levels = access.levels
-    sinks = access.sinks.get(result, [])
-    if len(sinks) != 1 or not isinstance(sinks[0], kernel.StoreOp):
-        return False
-    store = sinks[0]
-    if store.kind is not None:
-        return op.inputs[cast(int, op.initial_[result])] is target and target not in access.loads
-    every = frozenset(d for d, s in enumerate(op.sizes_) if s != 1)
-    for load in access.loads.get(target, []):
-        covers = load.map.dims() == every or _once_per_point(op, load, every, access.varying)
-        same = load.map is store.map and not load.index_values and covers
-        reached = _reached(load)
-        last = max(levels[inner] for inner in reached)  # the last walk in which it may be executed again
-        if not same or store not in reached or last > levels[store]:
-            return False  # where the store waits for the load, nobody moves one past the other
-    return True
-
-
-def _once_per_point(
-    op: kernel.FusedOp, load: kernel.LoadOp, every: frozenset[int], varying: Mapping[SSAValue, frozenset[int]]
-) -> bool:
-    """Whether a load is of one parallel point's own element, and nothing computed from it belongs to a walk."""
-    rows = frozenset(op.rows)
-    if load.map.dims() != every - rows:
-        return False
-    reached = {load.y}
-    for inner in op.block.ops:
-        if not reached.isdisjoint(ir.operands_of(inner)):
-            reached.update(inner.results)
-            if any([not rows.isdisjoint(varying[v]) for v in ir.operands_of(inner)]):
-                return False
-            map_ = inner.properties.get("map")
-            if isinstance(map_, kernel.Map) and not rows.isdisjoint(map_.dims()):
-                return False
-    return True
-
-
-def _reached(load: kernel.LoadOp) -> set[Operation]:
-    """A load, and what is computed from it without a reduction between."""
-    reached: set[Operation] = {load}
-    waiting: list[Operation] = [load]
-    while waiting:
-        for result in waiting.pop().results:
-            for use in result.uses:
-                user = use.operation
-                if user not in reached:
-                    reached.add(user)
-                    if not isinstance(user, kernel.ReduceOp):
-                        waiting.append(user)
-    return reached

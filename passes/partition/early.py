@@ -14,7 +14,8 @@ After, with all of it for t = 1, which needs no tangent, and t as a last factor:
 
 Gradients are linear in tangents: this holds for each value that depends on one scalar tangent through ops that are
 linear in it. What moves is a beginning of backward with no more arithmetic than forward has, so that a forward that no
-backward follows computes at most twice as much.
+backward follows computes at most twice as much. Where forward is little but a product that gives a matrix of hundreds
+of megabytes, both products with its gradient move: then it need not exist as a whole (see chunk-rows).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from isthmus.dialects.prim import Emitter
 from isthmus.ir import Literal
 from isthmus.passes.partition.joint import Joint
 from isthmus.passes.partition.linear import WAITS, is_linear_in, may_wait, times
-from isthmus.passes.partition.network import Plan, plan_min_cut, run_ahead
+from isthmus.passes.partition.network import MEMORY, MEMORY_ONLY, Plan, plan_min_cut, run_ahead
 from isthmus.passes.partition.split import copied
 from isthmus.passes.partition.work import operations
 
@@ -39,21 +40,32 @@ WORTH = (7, 8)
 LEAST = 1 << 14
 """Fewer bytes than these stay in a cache, and one more kernel costs more than they."""
 
+LARGE = 1 << 28
+"""Bytes of a matrix that are worth more: where it need not be kept it need not exist as a whole."""
+
 
 def plan_early(joint: Joint) -> Plan:
     """Plan the minimum cut, with what forward does ahead where that keeps fewer bytes; its joint function is new."""
     plain = plan_min_cut(joint)
-    movable = _movable(joint)
+    weights, work = (MEMORY_ONLY, (5, 2)) if _is_large_product(joint) else (MEMORY, (1, 1))
+    movable = _movable(joint, work)
     if not movable or _kept_bytes(plain) < LEAST:
         return plain
     unscaled, ops = _scaled_last(joint, movable)
-    ahead = run_ahead(unscaled)
+    ahead = run_ahead(unscaled, weights)
     moved = [op for op, copy in zip(movable, ops, strict=True) if copy in ahead]
     if not moved:
         return plain
-    early = plan_min_cut(_scaled_last(joint, moved)[0])
+    early = plan_min_cut(_scaled_last(joint, moved)[0], weights)
     most = min(_kept_bytes(plain) * WORTH[0] // WORTH[1], _kept_bytes(plain) - LEAST)
     return early if _kept_bytes(early) <= most else plain
+
+
+def _is_large_product(joint: Joint) -> bool:
+    """Whether most of forward's work is in products that give large matrices."""
+    work = {op: operations(joint, op) for op in joint.forward_ops}
+    large = [n for op, n in work.items() if isinstance(op, prim.DotOp) and joint.nbytes(op.y) >= LARGE]
+    return 2 * sum(large) > sum(work.values())
 
 
 def _kept_bytes(plan: Plan) -> int:
@@ -73,11 +85,11 @@ def _kept_bytes(plan: Plan) -> int:
     return found
 
 
-def _movable(joint: Joint) -> list[Operation]:
-    """Give the beginning of backward that is the same function of t = 1, times t."""
+def _movable(joint: Joint, work: tuple[int, int]) -> list[Operation]:
+    """Give the beginning of backward that is the same function of t = 1, times t; `work`: times forward's."""
     tangents = [joint.block.args[i] for i in joint.signature.tangents.values()]
     seed: dict[SSAValue, SSAValue] = {t: t for t in tangents if ir.shape_of(t) == () and ir.dtype_of(t) in WAITS}
-    allowed = sum(operations(joint, op) for op in joint.forward_ops) if seed else 0
+    allowed = sum(operations(joint, op) for op in joint.forward_ops) * work[0] // work[1] if seed else 0
     found: list[Operation] = []
     for op in joint.ops:
         if op in joint.forward_ops or op not in joint.backward_ops:

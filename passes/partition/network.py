@@ -8,7 +8,7 @@ The source is joined to what runs once, the values that tangents meet to the sin
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import BlockArgument, Operation, SSAValue
@@ -27,13 +27,15 @@ class Weights:
     """Prices of a byte; the small ones decide between equals.
 
     `keep`: it is held from forward to backward. `write`, `read`: it passes through memory because of the cut. `move`:
-    forward computes it besides, since backward's own work moves only where something is gained.
+    forward computes it besides, since backward's own work moves only where something is gained. `ahead`: how many
+    additions may move from backward to forward for a unit of price kept less: no forward needs them by itself.
     """
 
     keep: int
     write: int
     read: int
     move: int = 1
+    ahead: int = 32
 
 
 MEMORY = Weights(keep=256, write=16, read=4)
@@ -42,8 +44,8 @@ MEMORY = Weights(keep=256, write=16, read=4)
 TRAFFIC = Weights(keep=2, write=16, read=16)
 """The fewest bytes moved: what forward writes in any case is kept rather than written by backward again."""
 
-AHEAD = 32
-"""How many additions may move from backward to forward for a 256th byte kept less: no forward needs them by itself."""
+MEMORY_ONLY = replace(MEMORY, ahead=1 << 16)
+"""The fewest bytes kept, whatever moves."""
 
 AVOID = 1 << 20
 """How many times dearer a value is that the policy would rather have recomputed."""
@@ -120,13 +122,14 @@ def _inherited_tag(op: Operation, tags: Mapping[SSAValue, str]) -> str | None:
 def plan_min_cut(joint: Joint, weights: Weights = MEMORY, *, inputs_are_free: bool = True) -> Plan:
     """Keep the cheapest values from which backward can compute the rest."""
     priced = price_values(joint, weights, inputs_are_free=inputs_are_free)
-    crossing = [v for v, side in _sides(priced).items() if side.computed and not side.unread]
+    crossing = [v for v, side in _sides(priced, weights.ahead).items() if side.computed and not side.unread]
     return Plan(joint, _keepable(crossing), priced.prices, priced.cones)
 
 
-def run_ahead(joint: Joint) -> frozenset[Operation]:
+def run_ahead(joint: Joint, weights: Weights = MEMORY) -> frozenset[Operation]:
     """Give the ops of backward's own that forward runs when the minimum cut is made."""
-    return frozenset(v.owner for v, side in _sides(price_values(joint)).items() if side.ahead)  # pyright: ignore
+    sides = _sides(price_values(joint, weights), weights.ahead)
+    return frozenset(v.owner for v, side in sides.items() if side.ahead)  # pyright: ignore
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ class _Side:
     ahead: bool
 
 
-def _sides(priced: Plan) -> dict[SSAValue, _Side]:
+def _sides(priced: Plan, additions: int) -> dict[SSAValue, _Side]:
     """Make the minimum cut.
 
     An op of backward's own has a third node, which tells whether forward runs it: with a value that forward is to have
@@ -164,7 +167,7 @@ def _sides(priced: Plan) -> dict[SSAValue, _Side]:
         if isinstance(op, Operation) and op not in joint.forward_ops:
             if op not in ahead:
                 ahead[op] = flow.node()
-                flow.edge(ahead[op], sink, operations(joint, op) // AHEAD)
+                flow.edge(ahead[op], sink, operations(joint, op) // additions)
                 for operand in ir.operands_of(op):
                     if operand.owner in ahead:
                         flow.edge(ahead[op], ahead[operand.owner], None)  # pyright: ignore

@@ -43,8 +43,8 @@ func.func @main(%z: tensor<{ROWS}x{CLASSES}xf32>, %t: tensor<{ROWS}xi64>) ->
 """
 
 
-def module(*pipeline: str) -> ModuleOp:
-    parsed = Parser(new_context(), PROGRAM).parse_module()
+def module(*pipeline: str, text: str = PROGRAM) -> ModuleOp:
+    parsed = Parser(new_context(), text).parse_module()
     run_passes(new_context(), parsed, pipeline)
     ir.verify(parsed)
     return parsed
@@ -70,3 +70,42 @@ def test_the_kernel_that_picked_reads_the_tensor_no_more() -> None:
 
 def test_small_tensors_stay_as_they_are() -> None:
     assert len(kernel.launches(ir.function(module("pick-first"), "main"))) == 3
+
+
+BOTH = f"""
+func.func @main(%z: tensor<{ROWS}x{CLASSES}xf32>, %t: tensor<{ROWS}xi64>) ->
+    (tensor<{ROWS}xf32>, tensor<{ROWS}x{CLASSES}xf32>) {{
+  %e = kernel.fused %z {{sizes = [{ROWS}, {CLASSES}], classes = ["parallel", "parallel"]}} ({{
+    %v = kernel.load {{operand = 0, map = [d0, d1]}} : f32
+    %s = prim.sin %v : f32
+    kernel.store %s {{result = 0, map = [d0, d1]}}
+  }}) : tensor<{ROWS}x{CLASSES}xf32>
+  %l, %d = kernel.fused %t, %e {{sizes = [{ROWS}, {CLASSES}], classes = ["parallel", "row"]}} ({{
+    %i = kernel.load {{operand = 0, map = [d0]}} : i64
+    %c = kernel.check %i {{bound = {CLASSES}, dim = 1}} : i64
+    %p = kernel.load %c {{operand = 1, map = [d0, v0]}} : f32
+    %v = kernel.load {{operand = 1, map = [d0, d1]}} : f32
+    %r = kernel.reduce %v {{kind = "max", dims = [1]}} : f32
+    %q = prim.sub %r, %p : f32
+    %s = prim.sub %v, %r : f32
+    kernel.store %q {{result = 0, map = [d0]}}
+    kernel.store %s {{result = 1, map = [d0, d1]}}
+  }}) : tensor<{ROWS}xf32>, tensor<{ROWS}x{CLASSES}xf32>
+  func.return %l, %d : tensor<{ROWS}xf32>, tensor<{ROWS}x{CLASSES}xf32>
+}}
+"""
+
+
+def test_a_kernel_that_walks_and_picks_writes_over_what_it_walks() -> None:
+    """The result lies where the walked tensor lay: no temporary memory but what was picked."""
+    load_tables()
+    z, t = torch.randn(ROWS, CLASSES), torch.randint(0, CLASSES, (ROWS,))
+    before, after = (ir.function(module(*p, text=BOTH), "main") for p in ((), ("pick-first{least=64}",)))
+    _, picking, walking = kernel.launches(after)
+    assert isinstance(picking, kernel.FusedOp) and isinstance(walking, kernel.FusedOp)
+    assert len(kernel.checks(picking)) == 1 and not kernel.checks(walking)
+    for wanted, found in zip(interpreted(before)([z, t]), interpreted(after)([z, t]), strict=True):
+        torch.testing.assert_close(cast(torch.Tensor, found), cast(torch.Tensor, wanted))
+    for passes, held in (((), 4 * ROWS * CLASSES), (("pick-first{least=64}",), 4 * ROWS)):
+        planned = ir.function(module(*passes, "schedule", "plan-memory", text=BOTH), "main")
+        assert ir.literal(planned, "isthmus.temporary_bytes") == held

@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
+from isthmus.passes.partition import early
 from isthmus.passes.partition.joint import Joint
 from isthmus.passes.partition.work import operations
 from tests.unit.passes.partition.joints import (
@@ -111,3 +112,22 @@ def test_a_tangent_of_many_numbers_is_no_factor() -> None:
 
     _, halves = check(differentiated([f32(ROWS, WIDTH), f32(WIDTH, CLASSES)], [PRIMAL, PRIMAL], program))
     assert kinds(halves.forward).count(prim.DotOp) == 1
+
+
+def one_product(e: Emitter, x: SSAValue, w: SSAValue) -> SSAValue:
+    return total(e, e.sin(e.dot(x, w, ((1,), (0,)))))
+
+
+@pytest.mark.row("M6")
+@pytest.mark.parametrize("large", [False, True])
+def test_a_program_that_is_one_large_product_makes_both_gradients_at_once(
+    monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    """Both products with the matrix's gradient move, though that is twice the arithmetic of forward."""
+    monkeypatch.setattr(early, "LARGE", 4 * ROWS * CLASSES + (0 if large else 1))
+    func = differentiated([f32(ROWS, 32), f32(32, CLASSES)], [PRIMAL, PRIMAL], one_product)
+    plan, halves = check(func)
+    assert halves.backward is not None
+    assert kinds(halves.forward).count(prim.DotOp) == (3 if large else 1)
+    kept = 4 * (ROWS * 32 + 32 * CLASSES) if large else 4 * ROWS * CLASSES
+    assert saved_bytes(plan, halves) == kept
