@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -56,3 +57,11 @@ class RefusedError(CompileError, RuntimeError):
 
 class IRError(CompileError):
     """IR that breaks a rule of its dialect; raised by verifiers and stage checks."""
+
+
+def nearest(name: object, known: Iterable[object]) -> str:
+    """Give "; did you mean X?" for the known name that a misspelt one is closest to, nothing where none is close."""
+    import difflib  # only a mistake needs it
+
+    found = difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""

@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import cast
 
+from isthmus.diagnostics import nearest
 from isthmus.driver.compilers import BUILT_IN, Compiler
 from isthmus.passes.partition.partition import Choose
 
 BACKENDS = ("native", "interpret", "eager")
 """native: machine code; interpret: every ahead-of-time pass, run by the reference interpreter; eager: capture only."""
+
+STRATEGIES = ("min-cut", "min-cut-late", "min-traffic", "default", "optimal")
+"""How forward and backward are cut."""
 
 MODES: dict[str, Mapping[str, object]] = {
     "default": {},
@@ -80,7 +84,15 @@ class Options:
         for name, allowed in _ALLOWED.items():
             value = getattr(self, name)
             if value not in allowed:
-                raise ValueError(f"{name}={value!r} is none of {', '.join(map(repr, allowed))}")
+                raise ValueError(
+                    f"{name}={value!r} is none of {', '.join(map(repr, allowed))}{nearest(value, allowed)}"
+                )
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if isinstance(option.default, bool) and not isinstance(value, bool):
+                raise ValueError(f"{option.name}={value!r} is neither True nor False")
+        if self.dynamic not in (None, False, True):
+            raise ValueError(f"dynamic={self.dynamic!r} is none of None, False, True")
         for name in ("forward_compiler", "backward_compiler"):
             value = getattr(self, name)
             if isinstance(value, str) and value not in BUILT_IN:
@@ -89,10 +101,11 @@ class Options:
                 raise ValueError(f"{name} must be callable, not {type(value).__name__}")
         if self.partition is not None and not callable(self.partition):
             raise ValueError(f"partition must be callable, not {type(self.partition).__name__}")
-        if self.recompile_limit < 1:
-            raise ValueError(f"recompile_limit={self.recompile_limit!r} allows no compilation")
-        if self.memory_budget is not None and self.memory_budget < 0:
-            raise ValueError(f"memory_budget={self.memory_budget!r} is negative")
+        if not _is_a(int, self.recompile_limit) or self.recompile_limit < 1:
+            raise ValueError(f"recompile_limit={self.recompile_limit!r} is no number of compilations")
+        budget = self.memory_budget
+        if budget is not None and (not _is_a((int, float), budget) or budget < 0):
+            raise ValueError(f"memory_budget={budget!r} is neither a number of bytes nor a fraction")
 
     def compiler(self, direction: str) -> Compiler | str:
         """What compiles a direction, "forward" or "backward": a built-in's name or the user's own."""
@@ -108,11 +121,19 @@ class Options:
     def with_settings(self, mode: str | None, settings: Mapping[str, object] | None) -> Options:
         """Add a mode and an options dictionary; ValueError on unknown ones, naming those that exist."""
         known = set(settable())
+        if settings is not None and not _is_a(Mapping, settings):
+            raise TypeError(f"options is a dictionary from names to values, not {type(settings).__name__}")
         merged = {**_mode(mode or "default"), **(settings or {})}
-        unknown = set(merged) - known
+        unknown = sorted(set(merged) - known)
         if unknown:
-            raise ValueError(f"unknown options {sorted(unknown)}; there are {', '.join(sorted(known))}")
+            meant = nearest(unknown[0], known)
+            raise ValueError(f"unknown options {unknown}; there are {', '.join(sorted(known))}{meant}")
         return replace(self, **cast(dict[str, str], merged))
+
+
+def _is_a(kind: type | tuple[type, ...], value: object) -> bool:
+    """Check at run time what a type checker believes of a caller."""
+    return isinstance(value, kind)
 
 
 def settable() -> list[str]:
@@ -122,7 +143,7 @@ def settable() -> list[str]:
 
 def _mode(mode: str) -> Mapping[str, object]:
     if mode not in MODES:
-        raise ValueError(f"mode={mode!r} is none of {', '.join(map(repr, MODES))}")
+        raise ValueError(f"mode={mode!r} is none of {', '.join(map(repr, MODES))}{nearest(mode, MODES)}")
     return MODES[mode]
 
 
@@ -158,10 +179,9 @@ def _shown(value: object) -> str:
 
 _ALLOWED: dict[str, tuple[object, ...]] = {
     "backend": BACKENDS,
-    "strategy": ("min-cut", "min-cut-late", "min-traffic", "default", "optimal"),
+    "strategy": STRATEGIES,
     "verify": ("none", "once", "each-pass"),
     "math": ("strict",),
     "decompositions": ("default", "none"),
     "contractions": ("auto", "joined", "own", "large", "library"),
-    "fold_into_conv": (False, True),
 }

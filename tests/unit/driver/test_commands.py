@@ -1,4 +1,4 @@
-"""What `isthmus trace` prints at each stage."""
+"""What `isthmus trace` prints at each stage, and what it says of mistakes."""
 
 from __future__ import annotations
 
@@ -33,3 +33,68 @@ def test_every_stage_can_be_printed(stage: str, shown: str, tmp_path: Path, caps
     path.write_text(PROGRAM)
     assert commands.run(["trace", f"{path}:f", "3x4xf64!", "--stage", stage]) == 0
     assert shown in capsys.readouterr().out
+
+
+MISTAKES = """
+import torch
+from torch import nn
+
+number = 3
+
+def product(x, w):
+    return x @ w
+
+def without_tensors(x):
+    return 3
+
+def raises(x):
+    return {}["absent"]
+
+class Sized(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("", "names no program"),
+        (":produkt 4xf32", "has no 'produkt'; did you mean 'product'?"),
+        (":product 4x4xf32", "arguments are (x, w): missing a required argument: 'w' (1 INPUT given)"),
+        (":product 4x4xf99 4x4xf32", "'4x4xf99' is no input"),
+        (":product 4xi64! 4xi64", "gradient of integers"),
+        (":product 4x4xf32 5x5xf32", "return x @ w"),
+        (":number", "is of type int"),
+        (":without_tensors 4xf32", "computes with no tensor"),
+        (":raises 4xf32", "KeyError: 'absent'"),
+        (":Sized 4xf32", "Sized is made from size"),
+        (":product 4x4xf32 4x4xf32 --stage joint", "nothing asks for a gradient"),
+    ],
+)
+def test_a_mistake_is_told_without_the_compilers_own_frames(
+    arguments: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mistakes.py"
+    path.write_text(MISTAKES)
+    where, *rest = arguments.split(" ")
+    assert commands.run(["trace", f"{path}{where}", *rest]) == 1
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert "isthmus/" not in shown and "_dynamo/" not in shown
+
+
+def test_an_import_that_fails_inside_the_program_names_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "imports.py"
+    path.write_text("import there_is_no_such_module\n")
+    assert commands.run(["explain", f"{path}:f", "4xf32"]) == 1
+    assert "line 1" in capsys.readouterr().err
+
+
+def test_neighbours_of_a_program_can_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "neighbour_of_it.py").write_text("def f(x):\n    return x.sin()\n")
+    (tmp_path / "program.py").write_text("from neighbour_of_it import f\n")
+    assert commands.run(["trace", f"{tmp_path}/program.py:f", "4xf32"]) == 0
+    assert "sin.default" in capsys.readouterr().out
