@@ -95,6 +95,10 @@ LONG_TEXT = 60_000
 """Characters of a module from which on LLVM does not schedule after registers are allocated: it takes time quadratic
 in the length of a block, and what reorders instructions itself gains nothing from it there."""
 
+HIDDEN_INDEX = 'asm "", "=r,0"'
+"""What is in a loop that moves more addresses than there are registers: mostly loads and stores, which such scheduling
+compares with each other, and which wait for memory whatever their order is."""
+
 _per_thread = threading.local()
 
 
@@ -118,6 +122,11 @@ def _new_machine(target: Target, effort: int = 3) -> llvm.TargetMachine:
         reloc="pic",
         codemodel="small",
     )
+
+
+def _effort(text: str) -> int:
+    """LLVM's level of effort for the machine code of a kernel."""
+    return 1 if len(text) > LONG_TEXT or HIDDEN_INDEX in text else 3
 
 
 def _optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine, level: int) -> None:
@@ -168,7 +177,7 @@ def compile_text(text: str, target: Target, level: int = 1) -> bytes:
     with _parse(text) as module:
         module.triple = target.triple
         module.data_layout = target.layout
-        machine = _machine(target, (1 if len(text) > LONG_TEXT else 3) if level else 0)
+        machine = _machine(target, _effort(text) if level else 0)
         _optimize(module, machine, level)
         return machine.emit_object(module)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import cast
 
 from xdsl.ir import Operation
@@ -19,15 +20,13 @@ from isthmus.codegen.cpu.plan import FUSED_ACCUMULATORS, Plan, Walk
 from isthmus.codegen.cpu.reductions import Accumulator, identity
 from isthmus.codegen.cpu.sizes import SizeValues
 from isthmus.codegen.cpu.state import State
+from isthmus.codegen.cpu.vector_loop import unless_empty, vector_loop
 from isthmus.codegen.dtypes import constant
 from isthmus.codegen.llvm_text import I64, PTR, Function, Module, Value
 from isthmus.codegen.vector_math import Math
 from isthmus.dialects import kernel as k
 from isthmus.dialects.target import Target
 from isthmus.sizes import Dim
-
-CHUNK = 64
-"""Steps of the unrolled loop after which float sums move to their totals."""
 
 
 def kernel_name(kernel: k.Kernel) -> str:
@@ -93,6 +92,14 @@ class Loops:
 
     # ---- partitions
 
+    @cached_property
+    def each(self) -> int | None:
+        """Points of a partition, where all have the same known number of them."""
+        points, count = k.points(self.kernel), self.kernel.partitions_ or 1
+        if not isinstance(points, int) or not isinstance(count, int) or points % count:
+            return None
+        return points // count
+
     def emit(self) -> None:
         _, _, begin, end = self.f.arguments
         state = self.state
@@ -100,7 +107,7 @@ class Loops:
             state.partition = p
             low, high = self._bounds(p)
             self._begin_accumulations()
-            with self._unless_empty(low, high), state.frame():
+            with unless_empty(self.f, low, high), state.frame():
                 self._emit_scope(self.kernel.block.ops, 0, 0)
                 self._points(low, high)
             self._end_accumulations()
@@ -112,17 +119,12 @@ class Loops:
         n, count = state.size(k.points(self.kernel)), self.kernel.partitions_
         if count is None or count == 1:
             return f.index(0), n
+        if self.each is not None:
+            low = p * self.each
+            return low, low + self.each
         total = state.size(count)
         low = f.binary("udiv", p * n, total)
         return low, f.binary("udiv", (p + 1) * n, total)
-
-    @contextmanager
-    def _unless_empty(self, low: Value, high: Value) -> Generator[None]:
-        if low.constant is not None and high.constant is not None and low.constant < high.constant:
-            yield
-            return
-        with self.f.when(self.f.compare("slt", low, high)):
-            yield
 
     # ---- accumulations over the points of a partition
 
@@ -173,12 +175,15 @@ class Loops:
             return
         vector = parallel[-1]
         if len(parallel) == 1:
-            self._segment(low, high)
+            self._segment(low, high, self.each)
             return
         f, length = self.f, self.state.size(self.plan.sizes[vector])
         first = f.binary("udiv", low, length)
         last = f.binary("udiv", high + (length - 1), length)
         with self._odometer(parallel[:-1], first, last) as row, self.state.frame():
+            if self.each is not None and length.constant and self.each % length.constant == 0:
+                self._segment(f.index(0), length, length.constant)  # partitions are whole rows
+                return
             start = row * length
             from_ = f.intrinsic("smax", low - start, f.index(0))
             to = f.intrinsic("smin", high - start, length)
@@ -212,8 +217,8 @@ class Loops:
                 f.store(f.select(wraps, 0, moved), slots[d])
                 carry = f.cast("zext", wraps, I64)
 
-    def _segment(self, low: Value, high: Value) -> None:
-        """Walk neighbouring points, a vector of them at once."""
+    def _segment(self, low: Value, high: Value, length: int | None = None) -> None:
+        """Walk neighbouring points, a vector of them at once; `length`: so many, where that is known."""
         (vector,) = self.plan.scopes[2]
         self._emit_scope(self.kernel.block.ops, 1, 0)
         self._prepare_scope(self.kernel.block.ops, 2)
@@ -227,7 +232,7 @@ class Loops:
                 self.state.indices[vector] = position
                 self._point()
 
-        self._vector_loop(low, high, self.plan.lanes, unroll, block, registers)
+        vector_loop(self.state, (low, high), self.plan.lanes, unroll, block, registers, length)
 
     def _point(self) -> None:
         """Emit one point (or vector of points): level by level."""
@@ -326,7 +331,7 @@ class Loops:
                 for value in walk.kept:
                     self.body.keep(value)
 
-        self._vector_loop(self.f.index(0), size, span, unroll, step, self._sums(walk))
+        vector_loop(state, (self.f.index(0), size), span, unroll, step, self._sums(walk))
 
     def _splat_uniform(self, walk: Walk, in_row: bool) -> None:
         """Splat, before the loop, the scalars that vectors inside meet."""
@@ -340,64 +345,3 @@ class Loops:
                 for value in ir.operands_of(op):
                     if value not in inside and value not in walk.restored and self.state.has(value):
                         self.state.splat(self.state.get(value))
-
-    # ---- loops
-
-    def _vector_loop(
-        self,
-        low: Value,
-        high: Value,
-        lanes: int,
-        unroll: int,
-        body: Callable[[Value, Value | None, int], None],
-        sums: Sequence[Accumulator],
-    ) -> None:
-        """Run the body over low..high: unrolled, then one vector at a time, then a masked rest."""
-        f, span = self.f, lanes * unroll
-        start, stop = low, low + multiple(f, high - low, span)
-        if not _empty(start, stop):
-            with self._chunks(start, stop, span, sums) as (first, last):
-                with f.loop(first, last, span) as i:
-                    for copy in range(unroll):
-                        body(i + copy * lanes, None, copy)
-        if unroll > 1:
-            start, stop = stop, stop + multiple(f, high - stop, lanes)
-            if not _empty(start, stop):
-                with f.loop(start, stop, lanes) as i:
-                    body(i, None, 0)
-        rest = high - stop
-        if lanes > 1 and not _empty(stop, high):
-            with self._unless_empty(f.index(0), rest):
-                body(stop, self.state.mask_below(rest), 0)
-
-    @contextmanager
-    def _chunks(
-        self, low: Value, high: Value, span: int, sums: Sequence[Accumulator]
-    ) -> Generator[tuple[Value, Value]]:
-        """Cut a long loop so that its sums move to their totals now and then."""
-        f, chunk = self.f, CHUNK * span
-        short = low.constant == 0 and high.constant is not None and high.constant <= chunk
-        if short or not any(s.two_levels for s in sums):
-            yield low, high
-            return
-        with f.loop(low, high, chunk) as start:
-            # Before the chunk: a short loop has the same bits whether it is known to be short or not.
-            for accumulator in sums:
-                accumulator.flush()
-            yield start, f.intrinsic("smin", start + chunk, high)
-
-
-def _empty(low: Value, high: Value) -> bool:
-    """Whether constant bounds leave nothing to do."""
-    return low.constant is not None and low.constant == high.constant
-
-
-def multiple(f: Function, length: Value, span: int) -> Value:
-    """Give the largest multiple of `span` that is at most `length`."""
-    if length.constant is not None:
-        return f.index(length.constant // span * span)
-    if span == 1:
-        return length
-    if span & (span - 1) == 0:
-        return length & -span
-    return length - f.binary("srem", length, f.index(span))

@@ -6,9 +6,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from isthmus import ir
-from isthmus.codegen.cpu.kernel import multiple
 from isthmus.codegen.cpu.memory import element
 from isthmus.codegen.cpu.sizes import SizeValues
+from isthmus.codegen.cpu.vector_loop import multiple
 from isthmus.codegen.dtypes import from_memory
 from isthmus.codegen.llvm_text import I64, PTR, Function, Module, Type, Value
 from isthmus.codegen.nvptx.body import ThreadBody, ThreadState

@@ -17,8 +17,9 @@ from typing import cast
 
 from xdsl.ir import Operation, SSAValue
 
-from isthmus.codegen.cpu.kernel import Loops, multiple
+from isthmus.codegen.cpu.kernel import Loops
 from isthmus.codegen.cpu.plan import Walk
+from isthmus.codegen.cpu.vector_loop import multiple
 from isthmus.codegen.dtypes import Operand
 from isthmus.codegen.llvm_text import I1, I32, I64, Value
 from isthmus.codegen.nvptx.body import ThreadBody

@@ -8,9 +8,9 @@ from typing import cast
 from isthmus import ir
 from isthmus.codegen.cpu import reductions
 from isthmus.codegen.cpu.body import k_kind
-from isthmus.codegen.cpu.kernel import multiple
 from isthmus.codegen.cpu.plan import Walk
 from isthmus.codegen.cpu.reductions import Accumulator
+from isthmus.codegen.cpu.vector_loop import multiple
 from isthmus.codegen.dtypes import Operand
 from isthmus.codegen.llvm_text import I32, I64, Value
 from isthmus.codegen.nvptx.body import Lanes, Whole

@@ -44,3 +44,29 @@ def test_many_streams(classes: list[str]) -> None:
         assert torch.equal(got, wanted)
     assert HIDDEN in text_of(text)
     assert HIDDEN not in text_of(sums(8, classes))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "classes", "partitions", "masked"),
+    [
+        ([64], [PARALLEL], 4, False),  # partitions of 16
+        ([64], [PARALLEL], 3, True),
+        ([72], [PARALLEL], 4, True),  # of 18
+        ([6, 16], [PARALLEL, PARALLEL], 3, False),  # of two rows
+        ([6, 16], [PARALLEL, PARALLEL], 4, True),  # of one and a half
+        ([6, 20], [PARALLEL, PARALLEL], 3, True),
+    ],
+)
+def test_a_rest_that_is_never_there_is_not_written(
+    sizes: list[int], classes: list[str], partitions: int, masked: bool
+) -> None:
+    place = ", ".join(f"d{i}" for i in range(len(sizes)))
+    body = f"""%v = kernel.load {{operand = 0, map = [{place}]}} : f32
+    %w = prim.mul %v, %v : f32
+    kernel.store %w {{result = 0, map = [{place}]}}"""
+    text = function(
+        [tensor(sizes)], [tensor(sizes)], sizes, classes, body, partitions=partitions, vector=len(sizes) - 1
+    )
+    c, x = compiled(text), torch.randn(sizes)
+    assert torch.equal(c(x)[0], x * x)
+    assert ("llvm.masked.store" in text_of(text)) == masked
