@@ -32,8 +32,9 @@ from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
 from isthmus.dialects.prim.base import integer, ints, literals_of
 from isthmus.ir import Literal, Shape
-from isthmus.passes.analysis.pieces import ACCUMULATES, PIECE
+from isthmus.passes.analysis.pieces import ACCUMULATES, PIECE, piece_of
 from isthmus.passes.memory.chunk_region import RowRegion, region_of, row_index
+from isthmus.passes.memory.flatten_rows import flatten_rows
 
 FEWEST_ROWS = 128
 """A product of fewer rows leaves a machine idle."""
@@ -60,11 +61,12 @@ def chunk_rows(func: FuncOp, least: int, most: int, first: int = 0) -> None:
 
     `first` is the number of its first piece.
     """
-    if any(isinstance(op, prim.DotOp) and _is_at_least(op.y, least) for op in func.body.block.ops):
+    if first == 0 and any(isinstance(op, prim.DotOp) and _is_at_least(op.y, least) for op in func.body.block.ops):
+        flatten_rows(func.body.block, least)
         _give_transposed(func.body.block)
     ops = list(func.body.block.ops)
     for op in ops:
-        if isinstance(op, prim.DotOp) and _is_at_least(op.y, least):
+        if isinstance(op, prim.DotOp) and _is_at_least(op.y, least) and piece_of(op) is None:
             region = region_of(op, ops)
             count = None if region is None else _pieces(region.rows, cast(int, ir.nbytes(op.y)), most)
             if region is not None and count is not None:

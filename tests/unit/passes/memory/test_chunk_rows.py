@@ -121,6 +121,62 @@ def test_what_is_wanted_whole_stays_whole():
         assert widest(lowered(function, [h, w], CUT)) == ROWS * CLASSES
 
 
+def head_in_time(h, w, t, bias=None):
+    """The same of [batch, time, features], as language models write it."""
+    given = [h, w] if bias is None else [h, w, bias]
+    with torch.autocast("cpu", torch.bfloat16, enabled=h.dtype == torch.float32):
+        z = F.linear(h, w, bias)
+    loss = F.cross_entropy(z.to(h.dtype).view(-1, z.shape[-1]), t.view(-1))
+    return loss.detach(), *torch.autograd.grad(loss, given)
+
+
+def in_time(args):
+    h, w, t, *more = args
+    return [h.detach().view(4, ROWS // 4, WIDTH).requires_grad_(), w, t.view(4, -1), *more]
+
+
+def soft_head_in_time(h, w, t, bias=None):
+    """All arithmetic in three dims: smoothed targets, the mean of what each row gives."""
+    given = [h, w] if bias is None else [h, w, bias]
+    logs = torch.log_softmax(F.linear(h, w, bias), -1)
+    loss = -(0.9 * logs.amax(-1) + 0.1 * logs.mean(-1)).mean()
+    return loss.detach(), *torch.autograd.grad(loss, given)
+
+
+@pytest.mark.parametrize("function", [head_in_time, soft_head_in_time])
+@pytest.mark.parametrize("bias", [False, True])
+def test_rows_of_several_dims_are_one(function, bias):
+    args = in_time(arguments(torch.float64, bias))
+    whole, cut = lowered(function, args), lowered(function, args, "chunk-rows{least=100000 most=1200000}")
+    assert widest(whole) == ROWS * CLASSES
+    assert widest(cut) <= ROWS // 4 * CLASSES
+    ir.verify(cut)
+    inputs = [a.detach() for a in args]
+    for found, wanted in zip(
+        interpret.run(ir.function(cut, "forward"), inputs),
+        interpret.run(ir.function(whole, "forward"), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_machine_code_of_rows_of_several_dims(monkeypatch, bias):
+    chosen = tuple("chunk-rows{least=100000 most=300000}" if t == "chunk-rows" else t for t in pipelines.KERNELS)
+    monkeypatch.setattr(pipelines, "KERNELS", chosen)
+    args = in_time(arguments(torch.float32, bias))
+    compiled = isthmus.compile(head_in_time, capture="trace", options={"cache": False})
+    exact = head_in_time(*(a.detach().double().requires_grad_() if a.is_floating_point() else a for a in args))
+    for found, wanted in zip(compiled(*args), exact, strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=3e-2, atol=3e-2)
+
+
+def test_pieces_as_large_as_allowed_are_cut_once():
+    size = 4 * ROWS * CLASSES
+    cut = lowered(head, arguments(), f"chunk-rows{{least={size // 2} most={size // 2}}}")
+    assert widest(cut) == ROWS // 2 * CLASSES
+
+
 def test_a_loss_alone_needs_no_matrix():
     def loss(h, w, t):
         return F.cross_entropy(h @ w.t(), t)
