@@ -23,7 +23,7 @@ from isthmus import ir
 from isthmus.diagnostics import UnsupportedError
 from isthmus.dialects import aten
 from isthmus.dialects.autodiff import RECOMPUTE
-from isthmus.frontend import autocast, checkpoint, numbers
+from isthmus.frontend import autocast, checkpoint, lists, numbers
 from isthmus.frontend.encode import DTYPE_NAMES, dtype_name
 from isthmus.frontend.leaves import leaves_of, tensors_in
 from isthmus.frontend.operands import CallArguments
@@ -91,6 +91,10 @@ class Recorder(Program, ProxyTorchDispatchMode):
     def _dispatch(
         self, func: OpOverload, facts: OperatorFacts, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> object:
+        if (entries := lists.entries_of(func, args, kwargs)) is not None:
+            with autocast.disabled(), self:
+                made = [entry() for entry in entries]
+            return None if facts.mutable else made
         tensors = tensors_in(args, kwargs)
         if any(map(is_wrapped_by_functorch, tensors)):
             with BelowAutograd(self):  # torch's batching rules run, what they call is recorded
