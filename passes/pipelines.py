@@ -12,7 +12,7 @@ from xdsl.passes import ModulePass, PassPipeline
 from xdsl.printer import Printer
 from xdsl.utils.arg_spec import parse_spec
 
-from isthmus.diagnostics import CompileError, IRError
+from isthmus.diagnostics import CompileError, IRError, nearest
 from isthmus.passes import PASSES, load_pass
 
 CAPTURED_TO_PRIM = ("functionalize", "decompose", "vectorize", "form-attention")
@@ -71,8 +71,7 @@ class PassFailure(CompileError):
 
     def __init__(self, pass_text: str, error: Exception, before: str) -> None:
         self.pass_text, self.error, self.before = pass_text, error, before
-        cure = error.cure if isinstance(error, CompileError) else None
-        super().__init__(f"pass '{pass_text}' failed: {error}", cure=cure)
+        super().__init__(f"pass '{pass_text}' failed: {error}")  # whose text has the cure
 
     def keep(self, path: str) -> str:
         """Write the IR to a file that `isthmus-opt` runs; gives the sentence that says so, or why it is not there."""
@@ -114,9 +113,14 @@ def parse_pass(text: str) -> ModulePass:
     Passes are immutable: one object serves all who name it (reading the types of its fields takes half a millisecond).
     """
     spec = parse_spec(text)
-    if spec.name not in PASSES:
-        raise IRError(f"there is no pass '{spec.name}'", cure=f"the passes are {', '.join(PASSES)}")
+    check_pass_name(spec.name)
     return load_pass(spec.name).from_spec(spec)
+
+
+def check_pass_name(name: str) -> None:
+    """Raise IRError where there is no pass of a name; it tells which was meant."""
+    if name not in PASSES:
+        raise IRError(f"there is no pass '{name}'{nearest(name, PASSES)}", cure=f"the passes are {', '.join(PASSES)}")
 
 
 def pass_text(p: ModulePass) -> str:

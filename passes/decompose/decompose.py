@@ -17,10 +17,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from isthmus import ir
-from isthmus.diagnostics import IRError
 from isthmus.passes.decompose import regions as regions  # fills its table
 from isthmus.passes.decompose.rebuild import Rebuild
 from isthmus.passes.decompose.table import TABLES, load_rules
+from isthmus.passes.options import check_words
 
 LEVELS = ("prim", "elementary")
 RANDOM = ("philox", "library")
@@ -41,16 +41,13 @@ class DecomposePass(ModulePass):
     table: str = "default"
     random: str = "philox"
 
+    def __post_init__(self) -> None:
+        """Check the options; IRError for a word without a meaning."""
+        check_words(self, to=LEVELS, table=TABLES, random=RANDOM)
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rebuild every function. IRError when a rule breaks its promise, or an option has no meaning."""
+        """Rebuild every function. IRError when a rule breaks its promise."""
         load_rules()
-        for option, given, known in (
-            ("to", self.to, LEVELS),
-            ("table", self.table, tuple(TABLES)),
-            ("random", self.random, RANDOM),
-        ):
-            if given not in known:
-                raise IRError(f"decompose{{{option}={given}}} has no meaning", cure=f"one of {', '.join(known)}")
         rebuild = Rebuild(TABLES[self.table], elementary=self.to == "elementary", draws=self.random == "philox")
         for func in ir.functions(op).values():
             if not func.is_declaration:

@@ -49,6 +49,10 @@ LANES = 16
 """Of the widest vectors: heads that are no multiple of it are read one by one."""
 
 
+CONTRACTIONS = ("library", "large", "own", "joined", "auto")
+"""The words that `Policy.of` reads."""
+
+
 @dataclass(frozen=True)
 class Policy:
     """Which products a kernel of ours may make."""

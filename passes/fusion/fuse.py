@@ -28,7 +28,7 @@ from isthmus.dialects import kernel, prim
 from isthmus.dialects.signature import Signature
 from isthmus.ir import Literal, Shape
 from isthmus.passes.fusion.clusters import Cluster, single
-from isthmus.passes.fusion.contract_price import Policy
+from isthmus.passes.fusion.contract_price import CONTRACTIONS, Policy
 from isthmus.passes.fusion.contraction import Contraction, emit_contraction, take_contractions
 from isthmus.passes.fusion.emit import emit
 from isthmus.passes.fusion.epilogue import Bias, take_biases
@@ -36,6 +36,7 @@ from isthmus.passes.fusion.extern import Seen, emit_extern, result_strides, seen
 from isthmus.passes.fusion.graph import Graph, Kind, Node, Value
 from isthmus.passes.fusion.merge import Merger
 from isthmus.passes.fusion.roots import choose_roots, drop_roots, write_in_pieces
+from isthmus.passes.options import check_words
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,10 @@ class FusePass(ModulePass):
     """`own`: a product is a kernel of ours where its factors or its result then need not go through memory; `large`: of
     large products; `auto`: where that saves more than a kernel of ours loses against the library. On a GPU: products of
     half precision whose rows the copy engine takes, also where nothing is around them."""
+
+    def __post_init__(self) -> None:
+        """Check the options; IRError for a word without a meaning."""
+        check_words(self, target=("cpu", "gpu"), contractions=CONTRACTIONS)
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Fuse every function of the module."""

@@ -26,6 +26,7 @@ from isthmus.dialects import kernel, prim
 from isthmus.dialects.prim import Emitter
 from isthmus.dialects.prim.base import ints
 from isthmus.ir import Literal, LiteralValue, Operand
+from isthmus.passes.options import check_words
 
 GPU_FORWARD = "isthmus::attention.default"
 GPU_BACKWARD = "isthmus::attention_backward.default"
@@ -46,6 +47,10 @@ class SelectLibraryPass(ModulePass):
     name = "select-library"
     device: str = "cpu"
     """Whose library: cpu or cuda."""
+
+    def __post_init__(self) -> None:
+        """Check the device; IRError for another."""
+        check_words(self, device=("cpu", "cuda"))
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Replace what is better done as a whole, in one walk."""

@@ -31,6 +31,7 @@ from xdsl.passes import ModulePass
 from isthmus import ir
 from isthmus.diagnostics import IRError
 from isthmus.dialects.signature import Signature
+from isthmus.passes.options import check_words
 from isthmus.passes.partition.choose import Choose, plan_chosen
 from isthmus.passes.partition.early import plan_early
 from isthmus.passes.partition.joint import Joint
@@ -68,7 +69,9 @@ def plan_partition(
     elif strategy in STRATEGIES:
         plan = STRATEGIES[strategy](joint)
     else:
-        raise IRError(f"there is no strategy '{strategy}'", cure=f"the strategies are {', '.join(STRATEGIES)}, optimal")
+        raise IRError(
+            f"there is no strategy '{strategy}'", cure=f"the strategies are {', '.join(STRATEGIES)}, {OPTIMAL}"
+        )
     halves = split(plan.joint, plan.kept)
     verify_halves(plan.joint, halves)
     return plan, halves
@@ -89,6 +92,10 @@ class PartitionPass(ModulePass):
 
     strategy: str = "min-cut"
     budget: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the strategy; IRError when there is none of that name."""
+        check_words(self, strategy=(*STRATEGIES, OPTIMAL))
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Replace the module's function. IRError when there is not exactly one."""

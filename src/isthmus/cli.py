@@ -12,15 +12,17 @@ from typing import cast
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
-from xdsl.utils.exceptions import DiagnosticException, ParseError, VerifyException
+from xdsl.utils.arg_spec import parse_pipeline
+from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError, VerifyException
 from xdsl.utils.target import Target
 from xdsl.xdsl_opt_main import xDSLOptMain
 
-from isthmus import ir
-from isthmus.diagnostics import CompileError
+from isthmus import __version__, ir
+from isthmus.diagnostics import CompileError, IRError
 from isthmus.dialects import dialect_factories
+from isthmus.importing import import_code
 from isthmus.passes import PASSES, load_pass
-from isthmus.passes.pipelines import PassFailure, Pipeline, module_text, pass_text
+from isthmus.passes.pipelines import PassFailure, Pipeline, check_pass_name, module_text, pass_text
 
 TARGETS = {
     "llvm": "isthmus.codegen.targets:LLVMTarget",
@@ -33,7 +35,7 @@ TARGETS = {
 class IsthmusOpt(xDSLOptMain):
     """The driver of `isthmus-opt`; see `isthmus-opt --help`."""
 
-    version_format = "isthmus-opt (xdsl {xdsl_version})"
+    version_format = f"isthmus-opt {__version__} (xdsl {{xdsl_version}})"
 
     def register_all_dialects(self) -> None:
         """Register the dialects; each is imported when it is met."""
@@ -46,8 +48,8 @@ class IsthmusOpt(xDSLOptMain):
             self.register_pass(name, partial(load_pass, name))
 
     def register_all_targets(self) -> None:
-        """Register the text forms that come after the IR."""
-        super().register_all_targets()
+        """Register the IR's own text and those that come after it."""
+        self.available_targets["mlir"] = partial(_load_target, "xdsl.targets.mlir:MLIRTarget")
         for name, where in TARGETS.items():
             self.available_targets[name] = partial(_load_target, where)
 
@@ -57,6 +59,12 @@ class IsthmusOpt(xDSLOptMain):
         group = arg_parser.add_argument_group("isthmus")
         group.add_argument("--print-ir-before-all", action="store_true", help="print the IR before each pass (stderr)")
         group.add_argument("--print-ir-after-all", action="store_true", help="print the IR after each pass (stderr)")
+        group.add_argument(
+            "--load",
+            action="append",
+            metavar="CODE",
+            help="run a file.py or import a module before: it adds passes, rules, ops",
+        )
         group.add_argument("--list-passes", action="store_true", help="list the passes with their contracts and exit")
         group.add_argument("--list-modes", action="store_true", help="print the options of every mode and exit")
         group.add_argument(
@@ -67,15 +75,20 @@ class IsthmusOpt(xDSLOptMain):
         )
 
     def setup_pipeline(self) -> None:
-        """Build the pipeline with our checks and prints between passes."""
+        """Build the pipeline with our checks and prints between passes. IRError when there is no pass of a name."""
+        for spec in parse_pipeline(self.args.passes):
+            check_pass_name(spec.name)
         super().setup_pipeline()
         inherited = self.pipeline.callback
 
         def between(before: ModulePass | None, module: ModuleOp, after: ModulePass | None) -> None:
-            if inherited is not None:
-                inherited(before, module, after)
-            if not self.args.disable_verify:
-                ir.verify_order(module)
+            try:
+                if inherited is not None:
+                    inherited(before, module, after)
+                if not self.args.disable_verify:
+                    ir.verify_order(module)
+            except (IRError, VerifyException) as error:
+                raise _shown(error, module) from error
             if before is not None and self.args.print_ir_after_all:
                 _print_stage(f"after {pass_text(before)}", module)
             if after is not None and self.args.print_ir_before_all:
@@ -98,25 +111,62 @@ def _list_passes() -> None:
         print(f"{name}\n    {' '.join((load_pass(name).__doc__ or '').split())}")
 
 
+def _shown(error: IRError | VerifyException, module: ModuleOp) -> Exception:
+    """Add the op that breaks its rule, as text, to an error that has no line of a user's program."""
+    if isinstance(error, IRError) and error.location is not None:
+        return error
+    for op in module.walk(reverse=True):  # what is inside before what is around it
+        try:
+            op.verify(verify_nested_ops=False)
+        except (IRError, VerifyException):
+            return type(error)(f"{error}\n    {str(op).partition(chr(10))[0]}")
+    return error
+
+
 def opt(argv: Sequence[str] | None = None) -> int:
     """Run `isthmus-opt`; 0 when everything went well, 1 after a message on stderr otherwise."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if "--list-passes" in arguments:
-        _list_passes()
-        return 0
-    if "--list-modes" in arguments:
-        return main(["modes"])
     driver = None
     try:
-        driver = IsthmusOpt(args=arguments)
+        _load_code(arguments)
+        if "--list-passes" in arguments:
+            _list_passes()
+            return 0
+        if "--list-modes" in arguments:
+            return main(["modes"])
+        driver = IsthmusOpt("Run passes over programs as .mlir text, print what becomes of them.", arguments)
         driver.run()
     except PassFailure as failure:
         _report(failure, driver.args.reproducer if driver else "isthmus-reproducer.mlir")
         return 1
-    except (CompileError, ParseError, VerifyException, DiagnosticException, ValueError, OSError) as error:
+    except UnicodeDecodeError as error:
+        print(f"error: {driver.get_input_name() if driver else 'the input'} is no text: {error}", file=sys.stderr)
+        return 1
+    except _MISTAKES as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+_MISTAKES = (
+    CompileError,
+    ParseError,
+    VerifyException,
+    DiagnosticException,
+    ArgSpecParseError,
+    ImportError,
+    ValueError,
+    OSError,
+)
+"""What the text, the options or a file that is not there can cause: told in a sentence, without a stack."""
+
+
+def _load_code(arguments: Sequence[str]) -> None:
+    """Run what `--load` names: before passes are looked up, since it may add some."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--load", action="append", default=[])
+    for where in parser.parse_known_args(arguments)[0].load:
+        import_code(where)
 
 
 def _report(failure: PassFailure, path: str) -> None:

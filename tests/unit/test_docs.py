@@ -1,4 +1,4 @@
-"""What the pages under docs/ show is run: Python blocks in order in one process, commands with their output.
+"""What README and the pages under docs/ show is run: Python blocks in order in one process, commands with their output.
 
 ```mlir name.mlir     a file of that name for the commands
 ```console            lines with `$ ` are commands, what follows is their output; a line `...` stands for any lines
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*(ROOT / "docs" / "howto").glob("*.md"), *(ROOT / "docs").glob("tour.md")])
+PAGES = sorted([*(ROOT / "docs" / "howto").glob("*.md"), ROOT / "docs" / "tour.md", ROOT / "README.md"])
 FENCE = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
-import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +13,7 @@ from torch._dynamo.exc import TorchDynamoException
 
 from isthmus.diagnostics import nearest
 from isthmus.frontend.locations import is_library
+from isthmus.importing import import_code
 
 DTYPES = {
     "f64": torch.float64,
@@ -41,7 +38,7 @@ def load(text: str) -> Callable[..., object]:
     where, colon, name = text.rpartition(":")
     if not colon:
         raise ValueError(f"{text!r} names no program; write module:name or file.py:name")
-    module = _import(where)
+    module = import_code(where)
     if not hasattr(module, name):
         own = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
         raise AttributeError(f"{where} has no {name!r}{nearest(name, own)}")
@@ -66,22 +63,6 @@ def _made(cls: type) -> object:
 def _is_required(parameter: inspect.Parameter) -> bool:
     variadic = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return parameter.default is inspect.Parameter.empty and not variadic
-
-
-def _import(where: str) -> ModuleType:
-    if not where.endswith(".py"):
-        sys.path.insert(0, "")
-        return importlib.import_module(where)
-    path = Path(where)
-    if not path.exists():
-        raise OSError(f"there is no file {where}")
-    sys.path.insert(0, str(path.parent.resolve()))  # as Python does for a script: its neighbours can be imported
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def make_inputs(texts: Sequence[str], seed: int = 0) -> list[Tensor]:
