@@ -44,6 +44,9 @@ _LARGE = 1 << 20
 _SHAPES = 16
 """Sets of shapes that have a graph at the same time."""
 
+_CAPTURING = threading.RLock()
+"""One capture at a time: each begins by waiting for its device and giving memory back."""
+
 Key: TypeAlias = tuple[object, ...]
 
 
@@ -196,7 +199,12 @@ class GraphedProgram:
     def _replayed(self, arguments: list[Value], arena: Tensor | None) -> tuple[list[Tensor], Lease | None] | None:
         """Run as a graph; None where the call has to run without one."""
         device = self.inner.device
-        if self.refusal or is_capturing(device) or not device_is_current(device):
+        if self.refusal:
+            return None
+        if not device_is_current(device):
+            with torch.cuda.device(device):
+                return self._replayed(arguments, arena)
+        if is_capturing(device):
             return None
         settings = library_settings() if self._calls_library else ()  # a graph has those of its capture
         shapes = [(a.shape, a.stride()) if isinstance(a, Tensor) else a for a in arguments]
@@ -253,7 +261,7 @@ class GraphedProgram:
     def _capture(self, known: _Recorded, given: list[Value]) -> None:
         inner, arena = self.inner, cast("Tensor | None", given[-1])
         known.forget()
-        with inner.entered():
+        with _CAPTURING, inner.entered():
             values, known.sizes = inner.takes.bound(given[:-1], in_arena=arena is not None)
             known.buffers = self._buffers(known, given, values)
             if arena is None and inner.saves:

@@ -124,6 +124,9 @@ class DeviceProgram:
                     return self._call_natively(self._native, arguments, arena)
             except Again:
                 pass
+            if not self._is_current():
+                with torch.cuda.device(self.device):
+                    return self._call(arguments, arena, everything=everything)
         return self._call_in_python(arguments, arena, everything)
 
     def _usual_call(self, native: NativeCall) -> _Quick | None:

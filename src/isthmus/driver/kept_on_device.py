@@ -20,6 +20,7 @@ from isthmus.runtime.cuda_driver import Driver, driver
 from isthmus.runtime.cuda_kernels import Generated, KernelLoader, Loaded
 from isthmus.runtime.cuda_launch import Launcher
 from isthmus.runtime.device_attention import register
+from isthmus.runtime.device_libraries import libraries_of, load_behind
 from isthmus.runtime.device_program import DeviceProgram
 from isthmus.runtime.device_steps import Kernel
 from isthmus.runtime.stored import dump, restore
@@ -58,6 +59,7 @@ def kept_on_device(
         sections = cache.unpack(entry)
         program, more = restore(sections["program"]), restore(sections["more"])
         assert isinstance(program, Program)
+        load_behind(device, *libraries_of(program))
         loaded = loader.load(dict.fromkeys(program.kernels, _gone))
         kernels: list[Kernel] = []
         there: dict[str, Loaded] = {}

@@ -16,7 +16,7 @@ from xdsl.dialects.func import FuncOp
 
 from isthmus import ir
 from isthmus.diagnostics import CompileError, RefusedError, UnsupportedError
-from isthmus.dialects import new_context
+from isthmus.dialects import new_context, prim
 from isthmus.dialects.signature import Signature
 from isthmus.driver.after_gradients import STAGE as AFTER_GRADIENTS
 from isthmus.driver.after_gradients import rewrite_after_gradients
@@ -38,8 +38,12 @@ from isthmus.passes.partition.partition import cut
 from isthmus.passes.pipelines import CHUNK_ROWS, cpu_kernels, gpu_kernels, parse_pass, pass_text
 from isthmus.runtime.call import NativeProgram
 from isthmus.runtime.convention import Convention, Executable
+from isthmus.runtime.device_libraries import ATTENTION, PRODUCTS, load_behind
 from isthmus.runtime.interpret import interpreted
 from isthmus.runtime.interpret_on import OnDevice
+
+_CALLED = {prim.DotOp: PRODUCTS, prim.AttentionOp: ATTENTION}
+"""What calls which library on a GPU."""
 
 
 @dataclass
@@ -89,6 +93,9 @@ class Lowering:
         self.run(module, "vectorize", None if on_cpu else "prim")
         if on_cpu:
             self.run(module, "form-attention", "prim")
+        else:
+            kinds = {type(op) for op in module.walk()}
+            load_behind(self.device, *(name for kind, name in _CALLED.items() if kind in kinds))
         self.stages["prim"] = module
         return module
 

@@ -24,6 +24,7 @@ from isthmus.frontend.capture_trace import TracedFunction
 from isthmus.frontend.optimizers import Rule
 from isthmus.frontend.torch_private import outside_modes
 from isthmus.frontend.whole_step import Clipping, Kind, Member, Reached, WholeStep
+from isthmus.runtime.device_libraries import PRODUCTS, load_behind
 
 State = dict[str, Any]
 
@@ -70,6 +71,7 @@ class StepPlan:
             if p.requires_grad
         ]
         self._device = self._slots[0].param.device if self._slots else torch.device("cpu")
+        load_behind(self._device, PRODUCTS)  # few steps have none, and tracing takes as long
         self._steps = self._packed_steps() if rule.counts_steps else None
         self._kinds = self._classify()
         self._values: tuple[float, ...] = ()
