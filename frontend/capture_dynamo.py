@@ -18,6 +18,7 @@ from isthmus.diagnostics import CompileError, SourceLocation, UnsupportedError
 from isthmus.frontend import overlap
 from isthmus.frontend.active import MeetingTransforms
 from isthmus.frontend.captured import Captured, CompileCaptured, Compiled
+from isthmus.frontend.collector import collector_paused
 from isthmus.frontend.import_fx import import_graph
 from isthmus.frontend.locations import from_stack_trace, is_library
 from isthmus.frontend.modes import leaving
@@ -242,7 +243,7 @@ _TRANSFORMS = str(Path(diagnostics.__file__).with_name("transforms.py"))
 
 
 class _Settings:
-    """Dynamo's callback for a frame to be traced, inside of our settings.
+    """Dynamo's callback for a frame to be traced, inside of our settings, without the garbage collector.
 
     Where Dynamo fails on a transform (it does on control flow inside of one) the frame is traced once more, with the
     transform as a program of its own between two graphs. Where it fails on a float that varies (it does on one that a
@@ -255,7 +256,7 @@ class _Settings:
         self._settings = settings
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        with dynamo_config.patch(self._settings):
+        with dynamo_config.patch(self._settings), collector_paused():
             try:
                 return self._trace(*args, **kwargs)
             except _FAILURES:

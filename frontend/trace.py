@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from isthmus.diagnostics import UnsupportedError
 from isthmus.frontend.captured import Captured, Input
+from isthmus.frontend.collector import collector_paused
 from isthmus.frontend.finish import finish
 from isthmus.frontend.locations import from_frames
 from isthmus.frontend.memo import Memo
@@ -85,7 +86,8 @@ def trace(
     call = _Call(function, args, kwargs or {}, dynamic, name)
     known: Sequence[sympy.Basic] = ()
     while True:
-        recorder, traced = _attempt(call, known)
+        with collector_paused():
+            recorder, traced = _attempt(call, known)
         if recorder.sizes.is_current():
             return traced
         known = [guard.expr for guard in cast(ShapeEnv, recorder.fake_mode.shape_env).guards]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from isthmus.driver.progress import PROGRESS
 from isthmus.frontend import autocast
+from isthmus.frontend.collector import collector_paused
 from isthmus.runtime.convention import Executable, Value
 
 _COMPILING = threading.RLock()
@@ -18,18 +18,12 @@ _COMPILING = threading.RLock()
 
 @contextmanager
 def compiling() -> Generator[None]:
-    """Hold the compiler's lock, show progress, pause the cyclic garbage collector: IR is cyclic and young meanwhile.
+    """Hold the compiler's lock, show progress, pause the cyclic garbage collector.
 
     Autocast is off: captured programs say themselves what is cast, and torch's derivatives of their calls cast nothing.
     """
-    with _COMPILING, PROGRESS.showing(), autocast.disabled():
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if was_enabled:
-                gc.enable()
+    with _COMPILING, PROGRESS.showing(), autocast.disabled(), collector_paused():
+        yield
 
 
 class Plain:
