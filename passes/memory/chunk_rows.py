@@ -32,7 +32,7 @@ from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
 from isthmus.dialects.prim.base import integer, ints, literals_of
 from isthmus.ir import Literal, Shape
-from isthmus.passes.analysis.pieces import ACCUMULATES, PIECE, piece_of
+from isthmus.passes.analysis.pieces import ACCUMULATES, DEEP, LARGE, PIECE, is_large_product, piece_of
 from isthmus.passes.memory.chunk_region import RowRegion, region_of, row_index
 from isthmus.passes.memory.flatten_rows import flatten_rows
 
@@ -42,42 +42,39 @@ FEWEST_ROWS = 128
 
 @dataclass(frozen=True)
 class ChunkRowsPass(ModulePass):
-    """Needs: elementary primitives. Leaves: matrices of at least `least` bytes in pieces of at most `most`."""
+    """Needs: elementary primitives. Leaves: products of at least `least` bytes, of rows of `deep` numbers or
+    more, in pieces of at most `most`."""
 
     name = "chunk-rows"
 
-    least: int = 1 << 28
-    most: int = 1 << 28
+    least: int = LARGE
+    most: int = LARGE
     """Of half as many bytes, sums over rows wait for the memory that they add to: on an H200 0.15 ms a piece."""
+    deep: int = DEEP
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Cut what can be cut, in every function."""
         for func in ir.functions(op).values():
-            chunk_rows(func, self.least, self.most)
+            chunk_rows(func, self.least, self.most, self.deep)
 
 
-def chunk_rows(func: FuncOp, least: int, most: int, first: int = 0) -> None:
+def chunk_rows(func: FuncOp, least: int, most: int, deep: int, first: int = 0) -> None:
     """Cut the first product of a function whose result is large and used row by row; then the next.
 
     `first` is the number of its first piece.
     """
-    if first == 0 and any(isinstance(op, prim.DotOp) and _is_at_least(op.y, least) for op in func.body.block.ops):
+    if first == 0 and any(is_large_product(op, least, deep) for op in func.body.block.ops):
         flatten_rows(func.body.block, least)
         _give_transposed(func.body.block)
     ops = list(func.body.block.ops)
     for op in ops:
-        if isinstance(op, prim.DotOp) and _is_at_least(op.y, least) and piece_of(op) is None:
+        if isinstance(op, prim.DotOp) and is_large_product(op, least, deep) and piece_of(op) is None:
             region = region_of(op, ops)
             count = None if region is None else _pieces(region.rows, cast(int, ir.nbytes(op.y)), most)
             if region is not None and count is not None:
                 _Chunks(func, region, count, first).write()
-                chunk_rows(func, least, most, first + count)
+                chunk_rows(func, least, most, deep, first + count)
                 return
-
-
-def _is_at_least(value: SSAValue, nbytes: int) -> bool:
-    size = ir.nbytes(value)
-    return isinstance(size, int) and size >= nbytes
 
 
 def _give_transposed(block: Block) -> None:

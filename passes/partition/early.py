@@ -28,6 +28,7 @@ from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
 from isthmus.ir import Literal
+from isthmus.passes.analysis.pieces import is_large_product
 from isthmus.passes.partition.joint import Joint
 from isthmus.passes.partition.linear import WAITS, is_linear_in, may_wait, times
 from isthmus.passes.partition.network import MEMORY, MEMORY_ONLY, Plan, plan_min_cut, run_ahead
@@ -39,9 +40,6 @@ WORTH = (7, 8)
 
 LEAST = 1 << 14
 """Fewer bytes than these stay in a cache, and one more kernel costs more than they."""
-
-LARGE = 1 << 28
-"""Bytes of a matrix that are worth more: where it need not be kept it need not exist as a whole."""
 
 
 def plan_early(joint: Joint) -> Plan:
@@ -64,7 +62,7 @@ def plan_early(joint: Joint) -> Plan:
 def _is_large_product(joint: Joint) -> bool:
     """Whether most of forward's work is in products that give large matrices."""
     work = {op: operations(joint, op) for op in joint.forward_ops}
-    large = [n for op, n in work.items() if isinstance(op, prim.DotOp) and joint.nbytes(op.y) >= LARGE]
+    large = [n for op, n in work.items() if is_large_product(op)]
     return 2 * sum(large) > sum(work.values())
 
 

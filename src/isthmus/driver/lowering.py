@@ -193,12 +193,18 @@ class Lowering:
             self.record.restart()
             on_cpu = self.device.type == "cpu"
             pipeline = (cpu_kernels if on_cpu else gpu_kernels)(self.options.contractions)
-            if not self.options.chunk_rows:
-                pipeline = tuple(text for text in pipeline if text != CHUNK_ROWS)
+            pipeline = tuple(found for text in pipeline for found in self._in_pieces(text))
             for text in map(for_host, pipeline):
                 self.run(module, text, "kernels" if text == pipeline[-1] else None)
             self.kernels[name] = module
             return self._code(ir.function(module, name), forward, keep)
+
+    def _in_pieces(self, text: str) -> tuple[str, ...]:
+        """What a pass becomes by the option `chunk_rows`."""
+        chosen = self.options.chunk_rows
+        if text != CHUNK_ROWS or chosen is True:
+            return (text,)
+        return (f"{CHUNK_ROWS}{{least={chosen << 21} most={chosen << 20} deep=1}}",) if chosen else ()
 
     def _code(self, func: FuncOp, forward: Executable | None, keep: Keep | None) -> Executable:
         """Make machine code of a planned function for the program's device."""

@@ -46,9 +46,10 @@ class Options:
     ones) or "library" (none). On a GPU products in half precision: "joined" those with an epilogue, "own" and "large"
     others, too, "auto" none: whole steps were measured faster with the library's. `cuda_graphs`: on a GPU, replay a
     direction as one CUDA graph from its third call with the same shapes on.
-    `chunk_rows`: a matrix of 256 MiB or more that is made from rows an eighth as wide and used row by row (logits of
-    many classes, under their loss and its gradient in one program) is computed for some rows at a time; a weight's
-    gradient is then added up piece by piece, rounded after each.
+    `chunk_rows`: a matrix of 256 MiB or more that is made from rows of 1024 numbers or more, an eighth as wide, and
+    used row by row (logits of many classes, under their loss and its gradient in one program) is computed for some rows
+    at a time; a weight's gradient is then added up piece by piece, rounded after each. A number: pieces of so many
+    mebibytes of a matrix of twice as many, however short the rows.
     `fold_into_conv`: in programs without gradients, scales and shifts of channels after a convolution (batch norm by
     running statistics) become part of its weight, at every call; results differ by rounding.
     `reuse_results`: on a CPU, memory that a large result has left (1 MiB or more) is kept for the next call's.
@@ -72,7 +73,7 @@ class Options:
     recompile_limit: int = 64
     contractions: str = "auto"
     cuda_graphs: bool = False
-    chunk_rows: bool = True
+    chunk_rows: bool | int = True
     fold_into_conv: bool = False
     reuse_results: bool = True
     forward_compiler: Compiler | str | None = None
@@ -89,8 +90,10 @@ class Options:
                 )
         for option in fields(self):
             value = getattr(self, option.name)
-            if isinstance(option.default, bool) and not isinstance(value, bool):
-                raise ValueError(f"{option.name}={value!r} is neither True nor False")
+            sized = option.name == "chunk_rows" and _is_a(int, value) and value > 0
+            if isinstance(option.default, bool) and not isinstance(value, bool) and not sized:
+                sizes = ", nor a number of mebibytes" if option.name == "chunk_rows" else ""
+                raise ValueError(f"{option.name}={value!r} is neither True nor False{sizes}")
         if self.dynamic not in (None, False, True):
             raise ValueError(f"dynamic={self.dynamic!r} is none of None, False, True")
         for name in ("forward_compiler", "backward_compiler"):

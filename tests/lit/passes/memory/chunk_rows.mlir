@@ -1,5 +1,5 @@
-// RUN: isthmus-opt %s -p 'chunk-rows{least=100000 most=300000}' | filecheck %s
-// RUN: isthmus-opt %s -p 'chunk-rows{least=100000 most=300000},fuse,plan-memory' | filecheck %s --check-prefix=PLANNED
+// RUN: isthmus-opt %s -p 'chunk-rows{least=100000 most=300000 deep=1}' | filecheck %s
+// RUN: isthmus-opt %s -p 'chunk-rows{least=100000 most=300000 deep=1},fuse,plan-memory' | filecheck %s --check-prefix=PLANNED
 
 // 256 rows of 512 numbers are two pieces of 128 rows: what comes out of rows is put together, a sum over rows is added.
 // CHECK-LABEL: @pieces

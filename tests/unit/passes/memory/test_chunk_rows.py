@@ -22,7 +22,7 @@ from isthmus.passes.pipelines import INFERENCE, run_passes
 from isthmus.runtime import interpret
 
 ROWS, WIDTH, CLASSES = 512, 24, 1000
-CUT = "chunk-rows{least=100000 most=600000}"
+CUT = "chunk-rows{least=100000 most=600000 deep=1}"
 
 
 def head(h, w, t, bias=None):
@@ -56,7 +56,7 @@ def widest(module: ModuleOp) -> int:
 @pytest.mark.parametrize("bias", [False, True])
 def test_pieces_give_the_same_numbers(bias):
     args = arguments(torch.float64, bias)
-    whole, cut = lowered(head, args), lowered(head, args, "chunk-rows{least=100000 most=1200000}")
+    whole, cut = lowered(head, args), lowered(head, args, "chunk-rows{least=100000 most=1200000 deep=1}")
     assert widest(whole) == ROWS * CLASSES
     assert widest(cut) <= ROWS // 4 * CLASSES
     ir.verify(cut)
@@ -92,6 +92,24 @@ def test_it_can_be_left_out(monkeypatch):
     for chunked in (True, False):
         isthmus.compile(head, capture="trace", options={"chunk_rows": chunked, "cache": False})(*arguments())
     assert seen == [1]
+
+
+def test_the_size_of_a_piece_can_be_chosen():
+    """One mebibyte at a time, whatever the rows are made from."""
+    args = arguments()
+    compiled = isthmus.compile(head, capture="trace", options={"chunk_rows": 1, "cache": False})
+    for found, wanted in zip(compiled(*args), head(*args), strict=True):
+        torch.testing.assert_close(found, wanted)
+    module = lowered(head, args, "chunk-rows{least=2000000 most=1048576 deep=1}")
+    assert widest(module) == ROWS // 2 * CLASSES
+    for wrong in (0, -1, "1", 1.5):
+        with pytest.raises(ValueError, match="chunk_rows"):
+            isthmus.compile(head, options={"chunk_rows": wrong})
+
+
+def test_products_of_short_rows_stay_whole():
+    cut = lowered(head, arguments(), "chunk-rows{least=100000 most=600000}")
+    assert widest(cut) == ROWS * CLASSES
 
 
 @pytest.mark.parametrize("dtype,tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
@@ -147,7 +165,7 @@ def soft_head_in_time(h, w, t, bias=None):
 @pytest.mark.parametrize("bias", [False, True])
 def test_rows_of_several_dims_are_one(function, bias):
     args = in_time(arguments(torch.float64, bias))
-    whole, cut = lowered(function, args), lowered(function, args, "chunk-rows{least=100000 most=1200000}")
+    whole, cut = lowered(function, args), lowered(function, args, "chunk-rows{least=100000 most=1200000 deep=1}")
     assert widest(whole) == ROWS * CLASSES
     assert widest(cut) <= ROWS // 4 * CLASSES
     ir.verify(cut)
@@ -162,7 +180,7 @@ def test_rows_of_several_dims_are_one(function, bias):
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_machine_code_of_rows_of_several_dims(monkeypatch, bias):
-    chosen = tuple("chunk-rows{least=100000 most=300000}" if t == "chunk-rows" else t for t in pipelines.KERNELS)
+    chosen = tuple("chunk-rows{least=100000 most=300000 deep=1}" if t == "chunk-rows" else t for t in pipelines.KERNELS)
     monkeypatch.setattr(pipelines, "KERNELS", chosen)
     args = in_time(arguments(torch.float32, bias))
     compiled = isthmus.compile(head_in_time, capture="trace", options={"cache": False})
@@ -173,7 +191,7 @@ def test_machine_code_of_rows_of_several_dims(monkeypatch, bias):
 
 def test_pieces_as_large_as_allowed_are_cut_once():
     size = 4 * ROWS * CLASSES
-    cut = lowered(head, arguments(), f"chunk-rows{{least={size // 2} most={size // 2}}}")
+    cut = lowered(head, arguments(), f"chunk-rows{{least={size // 2} most={size // 2} deep=1}}")
     assert widest(cut) == ROWS // 2 * CLASSES
 
 

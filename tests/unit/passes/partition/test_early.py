@@ -124,7 +124,7 @@ def test_a_program_that_is_one_large_product_makes_both_gradients_at_once(
     monkeypatch: pytest.MonkeyPatch, large: bool
 ) -> None:
     """Both products with the matrix's gradient move, though that is twice the arithmetic of forward."""
-    monkeypatch.setattr(early, "LARGE", 4 * ROWS * CLASSES + (0 if large else 1))
+    monkeypatch.setattr(early, "is_large_product", lambda op: large and isinstance(op, prim.DotOp))
     func = differentiated([f32(ROWS, 32), f32(32, CLASSES)], [PRIMAL, PRIMAL], one_product)
     plan, halves = check(func)
     assert halves.backward is not None
