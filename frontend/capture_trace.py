@@ -60,6 +60,9 @@ class TracedFunction:
         self._is_over = False
         self._moving: set[tuple[int, int]] = set()
 
+    def __repr__(self) -> str:
+        return f"<traced {self.function!r}>"
+
     def __reduce__(self) -> tuple[object, ...]:
         """Copies trace for themselves."""
         return _traced_of, (self.function, self.compile_captured, self.dynamic, self.fullgraph, self.limit)

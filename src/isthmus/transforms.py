@@ -50,6 +50,9 @@ class Transformed:
         self.__name__ = str(getattr(function, "__name__", type(function).__name__))
         self.__wrapped__ = self._inside
 
+    def __repr__(self) -> str:
+        return f"<transformed {self.__name__}>"
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the transformed function."""
         return self._under_dynamo(*args, **kwargs) if _in_graph() else self._apart(*args, **kwargs)
@@ -70,6 +73,8 @@ def _transformed(theirs: Function, ours: Function, function: Function, *settings
 
 @outside_of_dynamo
 def _apart(theirs: Function, ours: Function, function: Function, settings: tuple[Any, ...]) -> Function:
+    if not callable(function):
+        raise TypeError(f"{ours.__name__} takes a function, not {type(function).__name__}")
     return cast(Function, Transformed(function, ours(function, *settings), theirs(function, *settings)))
 
 

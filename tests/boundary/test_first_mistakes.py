@@ -17,6 +17,42 @@ def test_what_cannot_be_called_cannot_be_compiled(capture: str):
         isthmus.compile(3, capture=capture)  # type: ignore[type-var]
 
 
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+@pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, torch.ones(4))])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_is_no_program_in_python(capture: str, make):
+    with pytest.raises(TypeError, match="not TorchScript; give it the module or function before jit"):
+        isthmus.compile(make(nn.Linear(4, 2)), capture=capture)
+
+
+def test_what_is_explained_can_be_called():
+    with pytest.raises(TypeError, match="a function or a module, not int"):
+        isthmus.explain(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"strateg": "min-cut"}, ValueError, r"unknown options \['strateg'\].*did you mean 'strategy'\?"),
+        ({"strategy": "min-cutt"}, ValueError, "did you mean 'min-cut'"),
+        ({"reuse_results": "yes"}, ValueError, "reuse_results='yes' is neither True nor False"),
+        ({"memory_budget": "1GB"}, ValueError, "memory_budget='1GB' is neither a number of bytes nor a fraction"),
+        ({"recompile_limit": 1.5}, ValueError, "recompile_limit=1.5 is no number"),
+        (["strategy"], TypeError, "options is a dictionary from names to values, not list"),
+    ],
+)
+def test_an_option_that_has_no_meaning_is_told_at_once(options, error: type[Exception], said: str):
+    with pytest.raises(error, match=said):
+        isthmus.compile(torch.sin, options=options)
+
+
+def test_flags_are_flags():
+    with pytest.raises(ValueError, match="fullgraph='yes' is neither True nor False"):
+        isthmus.compile(torch.sin, fullgraph="yes")  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="dynamic='yes' is none of None, False, True"):
+        isthmus.compile(torch.sin, dynamic="yes")  # type: ignore[call-overload]
+
+
 def test_the_arguments_of_train_step_have_an_order():
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, cast, overload
 
+import torch
 from torch import fx
 
 from isthmus.driver.artifacts import Announced
@@ -79,8 +80,6 @@ def compile(
             capture=capture,
         )
     chosen = Options(backend=backend, fullgraph=fullgraph, dynamic=dynamic).with_settings(mode, options)
-    if not callable(model):
-        raise TypeError(f"compile takes a function or a module, not {type(model).__name__}")
     if disable:
         return model
     compiled, _ = compile_in(Session(chosen, warm=True), model, capture)
@@ -88,7 +87,14 @@ def compile(
 
 
 def compile_in(session: Session, model: CallableT, capture: str) -> tuple[CallableT, CaptureLog]:
-    """Compile within a session; gives the compiled object and the log of what capture does."""
+    """Compile within a session; gives the compiled object and the log of what capture does.
+
+    TypeError for what is no program in Python, ValueError for an unknown capture.
+    """
+    if not callable(model):
+        raise TypeError(f"compile takes a function or a module, not {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptFunction | torch.jit.ScriptModule):
+        raise TypeError("compile takes a program in Python, not TorchScript; give it the module or function before jit")
     chosen = session.options
     notes = CaptureLog(breaks=Announced("graph_breaks"), guards=Announced("guards"), recompiles=Announced("recompiles"))
     if capture == "trace":
