@@ -9,7 +9,7 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import llvmlite
@@ -124,6 +124,29 @@ def _new_machine(target: Target, effort: int = 3) -> llvm.TargetMachine:
     )
 
 
+ADDRESSES_AS_WRITTEN = "; addresses as they are written\n"
+"""First line of a text whose loops already hold their addresses: LLVM then does not look for better ones, which takes a
+quarter of its time. For tiles of products and of attention, measured: they are as fast. Bodies of elementwise code are
+not, since what registers are left for depends on it."""
+
+_option = threading.Lock()
+"""Held by whoever has changed an option of LLVM: they are the process's, and another thread's code right with any."""
+
+
+@contextlib.contextmanager
+def _looking_for_addresses(text: str) -> Generator[None]:
+    """Let LLVM reduce the strength of addresses in loops, unless the text says that it need not."""
+    if not text.startswith(ADDRESSES_AS_WRITTEN):
+        yield
+        return
+    with _option:
+        llvm.set_option("isthmus", "-disable-lsr")
+        try:
+            yield
+        finally:
+            llvm.set_option("isthmus", "-disable-lsr=false")
+
+
 def _effort(text: str) -> int:
     """LLVM's level of effort for the machine code of a kernel."""
     return 1 if len(text) > LONG_TEXT or HIDDEN_INDEX in text else 3
@@ -179,7 +202,8 @@ def compile_text(text: str, target: Target, level: int = 1) -> bytes:
         module.data_layout = target.layout
         machine = _machine(target, _effort(text) if level else 0)
         _optimize(module, machine, level)
-        return machine.emit_object(module)
+        with _looking_for_addresses(text):
+            return machine.emit_object(module)
 
 
 def assembly(text: str, target: Target, level: int = 1) -> str:
@@ -189,7 +213,8 @@ def assembly(text: str, target: Target, level: int = 1) -> str:
         module.data_layout = target.layout
         machine = _machine(target)
         _optimize(module, machine, level)
-        return machine.emit_assembly(module)
+        with _looking_for_addresses(text):
+            return machine.emit_assembly(module)
 
 
 @functools.cache

@@ -42,7 +42,7 @@ def make_native(
     record.stage("emit", "llvm", lambda: "\n".join([text, *(kernel_text(k, target) for k in kernels.values())]))
     texts = {name: partial(kernel_text, k, target) for name, k in kernels.items()}
     shared = [item for k in kernels.values() for item in shared_functions(k, target).items()]
-    more = {name: partial(function_text, write, target) for name, write in shared}
+    more = {name: partial(_tile_text, write, target) for name, write in shared}
     note = partial(record.stage, artifact=None, content=None)
     kernel_texts = {**texts, **more}
     made = build(program, text, kernel_texts, target, use_cache=use_cache, reuse_results=reuse_results, note=note)
@@ -60,7 +60,13 @@ def for_host(text: str) -> str:
 
 def kernel_text(op: kernel.Kernel, target: Target) -> str:
     """Give the LLVM text of one kernel, without what it shares with others."""
-    return function_text(lambda module: emit_kernel(module, op, target, alone=True), target)
+    text_of = function_text if isinstance(op, kernel.FusedOp) else _tile_text
+    return text_of(lambda module: emit_kernel(module, op, target, alone=True), target)
+
+
+def _tile_text(write: Callable[[Module], object], target: Target) -> str:
+    """Give the LLVM text of a module of loops over tiles, which hold their addresses."""
+    return cpu.ADDRESSES_AS_WRITTEN + function_text(write, target)
 
 
 def function_text(write: Callable[[Module], object], target: Target) -> str:

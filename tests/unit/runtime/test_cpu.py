@@ -187,3 +187,34 @@ def test_parallel_regions_use_torchs_own_pool() -> None:
 def test_torchs_c_functions_are_found() -> None:
     assert symbols.has("aoti_torch_call_dispatcher", "GOMP_parallel", "sgemm_", "PyErr_Clear")
     assert not symbols.has("isthmus_nowhere")
+
+
+SUM = """
+define float @sum(ptr %x, ptr %y, i64 %n, i64 %far) {
+entry:
+  br label %body
+body:
+  %i = phi i64 [ 0, %entry ], [ %next, %body ]
+  %s = phi float [ 0.0, %entry ], [ %more, %body ]
+  %at = mul i64 %i, %far
+  %p = getelementptr float, ptr %x, i64 %at
+  %q = getelementptr float, ptr %y, i64 %i
+  %a = load float, ptr %p
+  %b = load float, ptr %q
+  %c = fadd float %a, %b
+  %more = fadd float %s, %c
+  %next = add i64 %i, 1
+  %again = icmp slt i64 %next, %n
+  br i1 %again, label %body, label %done
+done:
+  ret float %more
+}
+"""
+
+
+def test_addresses_stay_as_written_where_the_text_says_so_and_nowhere_else() -> None:
+    target = cpu.host_target()
+    before = cpu.assembly(SUM, target)
+    kept = cpu.assembly(cpu.ADDRESSES_AS_WRITTEN + SUM, target)
+    assert "imul" in kept and "imul" not in before
+    assert cpu.assembly(SUM, target) == before
