@@ -16,4 +16,16 @@ def collector_paused() -> Generator[None]:
         yield
     finally:
         if was_enabled:
+            _grow_old()
             gc.enable()
+
+
+def _grow_old() -> None:
+    """Let the next collection of the young pass over what was made meanwhile: most of it is kept, or freed already.
+
+    Objects go to the oldest generation, unread; a full collection finds those that nobody holds. What the process has
+    frozen itself stays frozen.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
+        gc.unfreeze()

@@ -1,12 +1,14 @@
 """Torch's libraries for a GPU, loaded by a thread behind a compilation: their first call reads hundreds of megabytes.
 
-The thread multiplies zeros, and attends to some, on the device's default stream; handles that torch makes for a thread
-go back to its pool when the thread ends. Nothing depends on it: what fails is met again, and told, by the program.
+The thread imports the driver's package, multiplies zeros and attends to some, on the default stream; handles that
+torch makes for a thread go back to its pool when the thread ends. Nothing depends on it: what fails is met again, and
+told, by the program.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 from collections.abc import Sequence
 
@@ -34,7 +36,7 @@ def load_behind(device: torch.device, *libraries: str) -> threading.Thread | Non
     """Begin to load libraries, once in a process for each device; gives the thread, if there is one."""
     number = device.index or 0
     new = [name for name in libraries if (number, name) not in _begun]
-    if device.type != "cuda" or not new or is_capturing(device):
+    if not new or device.type != "cuda" or not torch.cuda.is_available() or is_capturing(device):
         return None
     _begun.update((number, name) for name in new)
     register()
@@ -44,6 +46,8 @@ def load_behind(device: torch.device, *libraries: str) -> threading.Thread | Non
 
 
 def _load(device: torch.device, names: Sequence[str]) -> None:
+    with contextlib.suppress(ImportError):
+        importlib.import_module("cuda.bindings.driver")
     with contextlib.suppress(RuntimeError), torch.no_grad(), torch.cuda.device(device):
         if PRODUCTS in names:
             x = torch.zeros(64, 64, dtype=torch.bfloat16, device=device)

@@ -42,9 +42,6 @@ from isthmus.runtime.device_libraries import ATTENTION, PRODUCTS, load_behind
 from isthmus.runtime.interpret import interpreted
 from isthmus.runtime.interpret_on import OnDevice
 
-_CALLED = {prim.DotOp: PRODUCTS, prim.AttentionOp: ATTENTION}
-"""What calls which library on a GPU."""
-
 
 @dataclass
 class Lowering:
@@ -94,8 +91,7 @@ class Lowering:
         if on_cpu:
             self.run(module, "form-attention", "prim")
         else:
-            kinds = {type(op) for op in module.walk()}
-            load_behind(self.device, *(name for kind, name in _CALLED.items() if kind in kinds))
+            load_behind(self.device, *_libraries_of(ir.function(module, "main")))
         self.stages["prim"] = module
         return module
 
@@ -261,3 +257,14 @@ class Lowering:
         if self.verifier is not None:
             self.verifier.note(pass_text(current), module)
         self.record.stage(current.name, artifact, module)
+
+
+def _libraries_of(func: FuncOp) -> set[str]:
+    """Give what a program in primitives will call on a GPU."""
+    found: set[str] = set()
+    for op in func.body.block.ops:
+        if isinstance(op, prim.DotOp):
+            found.add(PRODUCTS)
+        elif isinstance(op, prim.AttentionOp) and ir.itemsize(ir.dtype_of(op.q)) == 2:  # of float32 it is written out
+            found.add(ATTENTION)
+    return found

@@ -1,0 +1,30 @@
+"""The garbage collector while a program is captured and compiled."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+from isthmus.frontend.collector import collector_paused
+
+
+class Node:
+    """A cycle of its own."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_what_was_made_meanwhile_is_old_and_still_collected() -> None:
+    assert gc.isenabled()
+    with collector_paused():
+        assert not gc.isenabled()
+        kept = [Node() for _ in range(5000)]
+        gone = weakref.ref(Node())
+        with collector_paused():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled() and len(gc.get_objects(generation=0)) < len(kept)
+    assert gone() is not None
+    gc.collect()
+    assert gone() is None and gc.get_freeze_count() == 0
