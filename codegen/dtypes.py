@@ -52,11 +52,6 @@ Operand = Union[Value, Complex]  # noqa: UP007
 """The value of an SSA value of a kernel body: one register or two."""
 
 
-def lanes_of(value: Operand) -> int:
-    """Give the number of lanes."""
-    return value.type.lanes
-
-
 def parts_of(value: Operand) -> tuple[Value, ...]:
     """Give the registers of a value."""
     return (value.real, value.imaginary) if isinstance(value, Complex) else (value,)

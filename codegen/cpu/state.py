@@ -87,11 +87,6 @@ class State:
                 return found
         raise KeyError(value)
 
-    def get_vector(self, value: SSAValue) -> Operand:
-        """Give the value with the lanes of this place, splatted once per frame."""
-        operand = self.get(value)
-        return operand if operand.type.lanes == self.lanes else self.splat(operand)
-
     def splat(self, operand: Operand) -> Operand:
         """Repeat a scalar in the lanes of this place."""
         if operand.type.lanes == self.lanes:

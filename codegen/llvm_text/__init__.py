@@ -5,8 +5,9 @@ sets a fast-math flag: what LLVM may do with a number is written by whoever emit
 arithmetic on constants folds at once, which keeps the text short.
 """
 
-from isthmus.codegen.llvm_text.builder import Function, Module, Value
+from isthmus.codegen.llvm_text.builder import Function, Module
 from isthmus.codegen.llvm_text.types import F32, F64, FLOATS, I1, I8, I32, I64, PTR, VOID, Number, Type
+from isthmus.codegen.llvm_text.value import Value
 
 __all__ = [
     "F32",

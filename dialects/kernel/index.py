@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import ClassVar, Union, cast, final
 
+from isthmus.dialects.kernel.index_text import index_text
 from isthmus.sizes import Dim, Size, exact_quotient
 
 Atom = tuple[str, Union[int, "Expr"], Dim]
@@ -244,7 +245,7 @@ class Expr:
 
     def __str__(self) -> str:
         if self._text is None:
-            self._text = _text(self)
+            self._text = index_text(self)
         return self._text
 
     def __repr__(self) -> str:
@@ -373,32 +374,3 @@ def value(k: int) -> Expr:
 
 
 ZERO = constant(0)
-
-
-def _text(expr: Expr) -> str:
-    parts: list[str] = []
-    for atom, coefficient in expr.terms:
-        negative = isinstance(coefficient, int) and coefficient < 0
-        magnitude = -coefficient if negative else coefficient
-        factor = "" if magnitude == 1 else f"*{_dim_text(magnitude)}"
-        body = _atom_text(atom, bool(factor)) + factor
-        parts.append(f" - {body}" if negative and parts else f" + {body}" if parts else f"{'-' * negative}{body}")
-    if expr.constant != 0 or not parts:
-        negative = isinstance(expr.constant, int) and expr.constant < 0
-        body = _dim_text(-expr.constant if negative else expr.constant)
-        parts.append(f" - {body}" if negative and parts else f" + {body}" if parts else f"{'-' * negative}{body}")
-    return "".join(parts)
-
-
-def _dim_text(dim_: Dim) -> str:
-    return str(dim_) if isinstance(dim_, int) else f'<"{dim_}">'
-
-
-def _atom_text(atom: Atom, factor: bool) -> str:
-    kind, index, by = atom
-    if kind in ("d", "v"):
-        return f"{kind}{index}"
-    inner = cast(Expr, index)
-    single = len(inner.terms) == 1 and inner.constant == 0 and inner.terms[0][1] == 1 and inner.is_affine()
-    text = f"{inner if single else f'({inner})'} {'floordiv' if kind == 'div' else 'mod'} {_dim_text(by)}"
-    return f"({text})" if factor else text

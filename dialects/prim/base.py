@@ -110,13 +110,6 @@ def ints(value: LiteralValue) -> tuple[int, ...]:
     raise IRError(f"expected a list of integers, not {ir.literal_text(value)}")
 
 
-def shape_literal(value: LiteralValue) -> Shape:
-    """Give a literal as a shape (ints and sizes); IRError when it is none."""
-    if isinstance(value, tuple) and all(type(v) is int or isinstance(v, ir.Size) for v in value):
-        return value  # pyright: ignore[reportReturnType]
-    raise IRError(f"expected a list of sizes, not {ir.literal_text(value)}")
-
-
 def dim(value: LiteralValue) -> ir.Dim:
     """Give a literal as one size; IRError when it is none."""
     if type(value) is int or isinstance(value, ir.Size):

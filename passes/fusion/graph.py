@@ -8,7 +8,7 @@ partial results of each partition, and an ordinary reduction that combines them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import cast
@@ -256,19 +256,6 @@ def cones(nodes: Iterable[Node]) -> dict[Value, frozenset[Value]]:
         for value in node.results:
             found[value] = frozenset((value,)) if value.root or node.kind in ANCHORED else inner
     return found
-
-
-def walk_inline(value: Value) -> Iterator[Value]:
-    """Walk the values that are computed where `value` is, itself first, each once."""
-    seen = {value}
-    stack = [value]
-    while stack:
-        current = stack.pop()
-        yield current
-        if current.maker.kind is Kind.INLINE:
-            fresh = [v for v in current.maker.operands if not v.root and v not in seen]
-            seen.update(fresh)
-            stack += fresh
 
 
 def total(sizes: Iterable[Dim]) -> Dim:

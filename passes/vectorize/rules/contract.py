@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from xdsl.ir import SSAValue
 
@@ -56,9 +56,6 @@ def _channels(batch: Batch, value: SSAValue) -> SSAValue:
 def _examples_in(batch: Batch, value: SSAValue, channels: ir.Dim) -> SSAValue:
     """[N, B·C, ..] as [B, N, C, ..]."""
     return moved_to_front(batch.e, unfolded(batch.e, value, batch.size, channels, 1), 1)
-
-
-_Make = Callable[[SSAValue, SSAValue, Mapping[str, LiteralValue]], SSAValue]
 
 
 @batching(prim.ConvOp)
