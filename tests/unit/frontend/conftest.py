@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,8 @@ from isthmus.dialects.signature import Signature
 from isthmus.frontend.captured import Captured
 from isthmus.frontend.encode import DTYPES
 from isthmus.sizes import Size, evaluate
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 def show(module: ModuleOp) -> str:
