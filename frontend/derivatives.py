@@ -19,6 +19,7 @@ from isthmus import ir
 from isthmus.diagnostics import UnsupportedError
 from isthmus.dialects import aten
 from isthmus.frontend.encode import DTYPES
+from isthmus.frontend.formulas import FORMULAS
 from isthmus.frontend.operators import facts_of, written_arguments
 from isthmus.frontend.recorder import BelowAutograd, Recorder
 from isthmus.frontend.symbolic import SizeReader, SizeWriter
@@ -93,8 +94,12 @@ def trace_derivative(
         wanted = [t for t, n in zip(inputs, needs, strict=True) if n]
         if not reached:
             raise UnsupportedError("torch has no derivative of this operator", op=name)
+        formula = FORMULAS.get(name)
         with _BelowFromSaved(recorder, [*results, *inputs]), recorder.errors_at(name):
-            gradients = _gradients(name, reached, wanted, [seeds[id(r)] for r in reached])
+            if formula is not None:
+                gradients = formula(inputs, results, cotangents)
+            else:
+                gradients = _gradients(reached, wanted, [seeds[id(r)] for r in reached])
     return module_of(recorder, [recorder.value_of(g) for g in gradients], may_draw=False)
 
 
@@ -250,7 +255,7 @@ class _BelowFromSaved(BelowAutograd):
         return storage_of(tensor), self.recorder.type_of(tensor)
 
 
-def _gradients(name: str, outs: list[Tensor], ins: list[Tensor], seeds: list[Tensor]) -> list[Tensor]:
+def _gradients(outs: list[Tensor], ins: list[Tensor], seeds: list[Tensor]) -> list[Tensor]:
     """The formulas that can be differentiated again (create_graph); as values of their own, never views of others."""
     given = torch.autograd.grad(outs, ins, seeds, create_graph=True, allow_unused=True)
     gradients = cast("tuple[Tensor | None, ...]", given)
