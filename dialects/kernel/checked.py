@@ -18,14 +18,23 @@ Checked: TypeAlias = tuple[object, ...]
 
 def checked(op: LoopNest, check: CheckOp) -> tuple[Checked, bool] | None:
     """Say what a check compares, and whether for each element of the tensor; None where that is not one load."""
+    found = checked_part(op, check)
+    if found is None:
+        return None
+    (root, *_), part = found
+    return found[0], part == (0, ir.numel(root))
+
+
+def checked_part(op: LoopNest, check: CheckOp) -> tuple[tuple[SSAValue, object, object], tuple[int, int] | None] | None:
+    """As `checked`, with the first and the last but one element, where all between them are compared."""
     found = _expression(op, ir.operands_of(check)[0])
     if found is None or len(found[1]) != 1:
         return None
     text, loads = found
     (load,) = loads
     source = op.inputs[cast(int, load.operand.data)]
-    everywhere = len(ir.operands_of(check)) == 1 and not ir.operands_of(load) and _covers(op, load, source)
-    return (_root(source), text, check.bound.data), everywhere
+    always = len(ir.operands_of(check)) == 1 and not ir.operands_of(load)
+    return (_root(source), text, check.bound.data), _covered(op, load) if always else None
 
 
 def _expression(op: LoopNest, value: SSAValue) -> tuple[object, list[LoadOp]] | None:
@@ -53,20 +62,21 @@ def _root(value: SSAValue) -> SSAValue:
     return value
 
 
-def _covers(op: LoopNest, load: LoadOp, source: SSAValue) -> bool:
-    """Whether a load reads each element of its operand: its position counts through the dims like digits."""
+def _covered(op: LoopNest, load: LoadOp) -> tuple[int, int] | None:
+    """From where to where a load reads each element: its position counts through the dims like digits."""
     (position,) = linear_map(op, load).data
-    if position.constant != 0:
-        return False
+    start = position.constant
+    if not isinstance(start, int):
+        return None
     sizes, reached = op.sizes_, 1
     digits: list[tuple[int, int]] = []
     for (kind, dim, _), step in position.terms:
         if kind != "d" or not isinstance(step, int):
-            return False
+            return None
         digits.append((step, cast(int, dim)))
     for step, dim in sorted(digits):
         size = sizes[dim]
         if step != reached or not isinstance(size, int):
-            return False
+            return None
         reached = step * size
-    return reached == ir.numel(source)
+    return start, start + reached

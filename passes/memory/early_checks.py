@@ -12,7 +12,8 @@ After, in front of all else:
       %c = kernel.check %i {bound = 50304, dim = 1} : i64
       kernel.store %c {result = 0, map = [d0]}
     }) : tensor<8192xi64>
-The check of the second kernel stays; it fails only where this one has failed.
+The check of the second kernel stays; it fails only where this one has failed. Several kernels that each check a part
+of the tensor are as good as one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from xdsl.passes import ModulePass
 
 from isthmus import ir
 from isthmus.dialects import kernel
-from isthmus.dialects.kernel.checked import Checked, checked
+from isthmus.dialects.kernel.checked import Checked, checked, checked_part
 from isthmus.ir import Literal
 
 LONG = 1 << 25
@@ -52,6 +53,7 @@ class EarlyChecksPass(ModulePass):
 def check_first(func: FuncOp, least: int) -> None:
     """Check what is read of arguments and would be checked after kernels that move at least so many bytes."""
     block, moved, known = func.body.block, 0, set[Checked]()
+    together = _in_parts(block)
     first = block.first_op
     assert first is not None
     for op in list(block.ops):
@@ -65,16 +67,25 @@ def check_first(func: FuncOp, least: int) -> None:
             if found is None or found[0] in known:
                 continue
             source = found[0][0]
-            everywhere = found[1] and _has_points(op)
-            if (
-                everywhere
-                and moved >= least
-                and isinstance(source, BlockArgument)
-                and isinstance(check.bound.data, int)
-            ):
+            everywhere = (found[1] or found[0] in together) and _has_points(op)
+            late = moved >= least and isinstance(source, BlockArgument) and isinstance(check.bound.data, int)
+            if everywhere and late:
                 block.insert_op_before(_alone(op, check), first)
-            if everywhere:
+            if everywhere and (late or found[1]):
                 known.add(found[0])
+
+
+def _in_parts(block: Block) -> set[Checked]:
+    """What is compared for each element of a tensor, part by part in its order."""
+    ends: dict[Checked, int] = {}
+    for op in block.ops:
+        if not isinstance(op, kernel.LoopNest) or not _has_points(op):
+            continue
+        for check in kernel.checks(op):
+            found = checked_part(op, check)
+            if found is not None and found[1] is not None and found[1][0] == ends.get(found[0], 0):
+                ends[found[0]] = found[1][1]
+    return {what for what, end in ends.items() if end == ir.numel(cast(SSAValue, what[0]))}
 
 
 def _has_points(op: kernel.LoopNest) -> bool:

@@ -56,3 +56,30 @@ func.func @some(%z: tensor<8x64xf32>, %t: tensor<8xi64>) -> (tensor<8xf32> {auto
   }) : tensor<4xf32>
   func.return %m, %p : tensor<8xf32>, tensor<4xf32>
 }
+
+// Kernels that check the tensor part by part are as good as one that checks all of it.
+// CHECK-LABEL: @parts
+// CHECK:       kernel.fused %t {sizes = [8], classes = ["parallel"]} ({
+// CHECK-NEXT:    kernel.load {operand = 0, map = [d0]} : i64
+// CHECK-NEXT:    kernel.check
+// CHECK:       kernel.fused %z
+func.func @parts(%z: tensor<8x64xf32>, %t: tensor<8xi64>) -> (tensor<8xf32> {autodiff.output}, tensor<4xf32> {autodiff.output}, tensor<4xf32> {autodiff.output}) {
+  %m = kernel.fused %z {sizes = [8, 64], classes = ["parallel", "row"]} ({
+    %v = kernel.load {operand = 0, map = [d0, d1]} : f32
+    %r = kernel.reduce %v {kind = "max", dims = [1]} : f32
+    kernel.store %r {result = 0, map = [d0]}
+  }) : tensor<8xf32>
+  %p = kernel.fused %t, %z {sizes = [4], classes = ["parallel"]} ({
+    %i = kernel.load {operand = 0, map = [d0]} : i64
+    %c = kernel.check %i {bound = 64, dim = 1} : i64
+    %v = kernel.load %c {operand = 1, map = [d0, v0]} : f32
+    kernel.store %v {result = 0, map = [d0]}
+  }) : tensor<4xf32>
+  %q = kernel.fused %t, %z {sizes = [4], classes = ["parallel"]} ({
+    %i = kernel.load {operand = 0, map = [d0 + 4]} : i64
+    %c = kernel.check %i {bound = 64, dim = 1} : i64
+    %v = kernel.load %c {operand = 1, map = [d0 + 4, v0]} : f32
+    kernel.store %v {result = 0, map = [d0]}
+  }) : tensor<4xf32>
+  func.return %m, %p, %q : tensor<8xf32>, tensor<4xf32>, tensor<4xf32>
+}
