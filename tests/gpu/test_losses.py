@@ -87,3 +87,53 @@ def test_dlogits_take_the_place_of_saved_logits() -> None:
     for keep in (True, True, False):
         for g, exact in zip(torch.autograd.grad(y, (h, w), retain_graph=keep), wanted, strict=True):
             near(g, exact.float())
+
+
+def head(h: Tensor, w: Tensor, t: Tensor) -> Tensor:
+    return F.cross_entropy((h @ w.t()).float().view(-1, w.shape[0]), t.view(-1))
+
+
+def both(h: Tensor, w: Tensor, t: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(head(h, w, t), [h, w])
+
+
+def head_arguments(*rows: int, features: int, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    h = torch.randn(*rows, features, device="cuda", dtype=torch.bfloat16).requires_grad_()
+    w = (torch.randn(classes, features, device="cuda") / 32).bfloat16().requires_grad_()
+    t = torch.randint(0, classes, rows, device="cuda")
+    t[..., 3] = -100
+    return h, w, t
+
+
+@pytest.mark.row("M6")
+def test_a_large_head_is_never_whole() -> None:
+    """Logits of 256 MiB: forward holds both gradients and half of the logits, backward scales what is there."""
+    h, w, t = head_arguments(4096, features=1024, classes=32768)
+    wanted = both(h, w, t)
+    compiled = isthmus.compile(head)
+    compiled(h, w, t).backward()
+    for factor in (1.0, 0.5):
+        h.grad = w.grad = None
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        compiled(h, w, t).backward(torch.tensor(factor, device="cuda"))
+        torch.cuda.synchronize()
+        held = (torch.cuda.max_memory_allocated() - before) >> 20
+        assert held <= 72 + 128 + 4, f"{held} MiB"
+        for found, exact in zip((h.grad, w.grad), wanted, strict=True):
+            assert found is not None
+            near(found, factor * exact.float())
+    with pytest.raises(IndexError, match="index 40000 is out of bounds"):
+        compiled(h, w, torch.full_like(t, 40000))
+
+
+@pytest.mark.parametrize("rows", [(1024,), (4, 256)], ids=["rows", "batch and time"])
+def test_pieces_of_a_chosen_size(rows: tuple[int, ...]) -> None:
+    h, w, t = head_arguments(*rows, features=256, classes=8192)
+    compiled = isthmus.compile(both, capture="trace", options={"chunk_rows": 4})
+    for _ in range(2):
+        for found, exact in zip(compiled(h, w, t), both(h, w, t), strict=True):
+            near(found, exact.float())
+    assert isthmus.last_call_native()

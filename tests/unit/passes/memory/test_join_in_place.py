@@ -94,7 +94,8 @@ def test_a_part_that_is_a_result_too_keeps_its_place() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_machine_code(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("rows", [48, 7])
+def test_machine_code(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, rows: int) -> None:
     chosen = tuple("join-in-place{least=64}" if text == "join-in-place" else text for text in pipelines.KERNELS)
     monkeypatch.setattr(pipelines, "KERNELS", chosen)
 
@@ -102,7 +103,7 @@ def test_machine_code(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> No
         c = torch.cat([a @ w, b @ v])
         return c, torch.tanh(c), torch.cat([b @ w, a @ v]).sum(0)
 
-    given = [torch.randn(*shape, dtype=dtype) for shape in ((48, 20), (48, 20), (20, 33), (20, 33))]
+    given = [torch.randn(*shape, dtype=dtype) for shape in ((rows, 20), (rows, 20), (20, 33), (20, 33))]
     compiled = isthmus.compile(function, options={"cache": False})
     for _ in range(2):
         for found, wanted in zip(compiled(*given), function(*given), strict=True):
