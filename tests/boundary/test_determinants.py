@@ -67,3 +67,13 @@ def test_a_jacobian_over_examples():
     a = MATRICES["several"]
     compiled = compiled_by(jacrev(torch.linalg.det), "trace", "native")
     torch.testing.assert_close(compiled(a), jacrev(by_permutations)(a))
+
+
+def test_the_gradient_of_a_number_does_not_depend_on_it():
+    compiled = compiled_by(torch.linalg.det, "trace", "native")
+    a = f64(2, 1, 1)
+    (first,) = torch.autograd.grad(compiled(a).sin().sum(), a, create_graph=True)
+    torch.testing.assert_close(first, a.cos())
+    t = f64(2)
+    (first,) = torch.autograd.grad(compiled(a), a, t, create_graph=True)
+    assert torch.autograd.grad(first.sum(), a, allow_unused=True) == (None,)
