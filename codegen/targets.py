@@ -20,12 +20,14 @@ from isthmus.dialects.target import Target
 TRIPLE = "x86_64-unknown-linux-gnu"
 LAYOUT = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128"
 _V3 = "+sse4.1,+avx,+avx2,+fma,+f16c,+bmi2"
+_V4 = f"{_V3},+avx512f,+avx512bw,+avx512dq,+avx512vl"
 LEVELS = {
     "x86-64": ("", 128),
     "x86-64-v3": (_V3, 256),
-    "x86-64-v4": (f"{_V3},+avx512f,+avx512bw,+avx512dq,+avx512vl", 512),
+    "x86-64-v4": (_V4, 512),
+    "znver4": (f"{_V4},+avx512bf16", 512),
 }
-"""The x86-64 levels by LLVM's name: features, and bits of a vector."""
+"""The x86-64 levels by LLVM's name, and a machine that multiplies bf16: features, and bits of a vector."""
 
 
 def named_target(cpu: str) -> Target:

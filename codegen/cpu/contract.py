@@ -18,7 +18,8 @@ from functools import partial
 from isthmus import ir
 from isthmus.codegen.cpu.contract_blocking import Blocking, block_of
 from isthmus.codegen.cpu.contract_dots import DotTile
-from isthmus.codegen.cpu.contract_panels import emit_panels, panels_name
+from isthmus.codegen.cpu.contract_pairs import emit_pairs, pairs_name
+from isthmus.codegen.cpu.contract_panels import Panels, emit_panels
 from isthmus.codegen.cpu.contract_tile import Tile
 from isthmus.codegen.cpu.counts import Counts
 from isthmus.codegen.cpu.pack import Finish, Pack
@@ -43,8 +44,10 @@ def shared_by(kernel: k.ContractOp, target: Target) -> dict[str, Callable[[Modul
     for side, value, own, width in (("a", kernel.dot.a, m, blocking.mr), ("b", kernel.dot.b, n, blocking.nr)):
         factor = factor_of(kernel, value, own)
         if factor is not None and side not in blocking.direct:
-            name = panels_name(tile.scalar, width, tile.lanes, turned=factor.turned)
-            found[name] = partial(emit_panels, scalar=tile.scalar, width=width, lanes=tile.lanes, turned=factor.turned)
+            panels = Panels(ir.dtype_of(value), width, tile.lanes, factor.turned)
+            found[panels.name] = partial(emit_panels, panels=panels, target=target)
+        if isinstance(tile, Tile) and tile.pairs:
+            found[pairs_name(width, tile.lanes)] = partial(emit_pairs, width=width, lanes=tile.lanes)
     return found
 
 
@@ -101,6 +104,7 @@ class _Blocks(Counts):
         self.size = SizeValues(self.f, symbols)
         self.m, self.n, self.k = (self.size(kernel.sizes_[d]) for d in kernel.mnk)
         self.scalar = tile.scalar
+        self.pairs = isinstance(tile, Tile) and tile.pairs
         self.buffers, self.sizes = buffers, sizes
         self.batch = self.f.slot(I64, max(1, len(kernel.batch)), align=8)
 
@@ -109,7 +113,7 @@ class _Blocks(Counts):
     def emit(self) -> None:
         f, b = self.f, self.blocking
         _, _, begin, end = f.arguments
-        itemsize = ir.itemsize(ir.dtype_of(self.kernel.dot.y))
+        itemsize = ir.itemsize(self.kernel.sums)
         wide = self.least(self.rounded(self.n, b.nr), b.nc)
         self.pitch = wide + b.nr  # rows are no power of two apart
         blocks = [self._room(e, itemsize) for e in self._elements()]
@@ -155,7 +159,7 @@ class _Blocks(Counts):
             last = f.compare("eq", parts[1], total)
             end = f.select(last, self.size(ir.shape_of(value)[0]), parts[1])
             stride = self.size(linear.coefficient(kernel.mnk[1]))
-            zero = f.const(0.0, Type.of(MEMORY[ir.dtype_of(value)]))
+            zero = f.const(0, Type.of(MEMORY[ir.dtype_of(value)]))
             with f.loop(parts[0], end) as entry:
                 start = entry * self.size(k.strides_of(value)[0]) + self.size(
                     linear.constant - k.starts(kernel)[buffer]
@@ -255,9 +259,19 @@ class _Blocks(Counts):
     ) -> None:
         f, (start, steps) = self.f, deep
         if isinstance(side, Factor):
-            name = panels_name(self.scalar, panel, self.tile.lanes, turned=side.turned)
+            dtype = ir.dtype_of(side.access.results[0])
+            name = Panels(dtype, panel, self.tile.lanes, side.turned).name
             f.call_void(name, *self._lying(side, first, start), count, steps, block)
-            return
+        else:
+            self._compute(side, first, count, panel, deep, block)
+        if self.pairs:
+            f.call_void(pairs_name(panel, self.tile.lanes), block, count, steps)
+
+    def _compute(
+        self, side: Pack, first: Value, count: Value, panel: int, deep: tuple[Value, Value], block: Value
+    ) -> None:
+        """Pack with the prologue, panel by panel."""
+        f, (start, steps) = self.f, deep
         with f.loop(0, count, panel) as i:
             inside = f.intrinsic("smin", count - i, f.index(panel))
             target = f.address(block, i * steps, self.scalar)
@@ -281,6 +295,7 @@ class _Blocks(Counts):
             corner = f.index(0) if self._one_step else (ic - top) * self.pitch
             target, pitch = f.address(self.sums, corner, self.scalar), self.pitch
         name, _ = block_of(self.tile)
+        steps = self.divided(steps + 1, 2) if self.pairs else steps
         f.call_void(name, *factors, steps, target, pitch, height, width, begins)
         if not self.plain:
             with f.when(f.compare("sge", start + b.kc, self.k)):
@@ -306,4 +321,5 @@ class _Blocks(Counts):
     def _element(self, access: k.LoadOp | k.SinkOp, at: Value) -> Value:
         with self.f.at_entry():
             base = self.f.load(self.f.address(self.buffers, k.buffer_of(self.kernel, access), "ptr"), PTR)
-        return self.f.address(base, at, self.scalar)
+        value = access.results[0] if isinstance(access, k.LoadOp) else k.result_of(self.kernel, access)
+        return self.f.address(base, at, MEMORY[ir.dtype_of(value)])

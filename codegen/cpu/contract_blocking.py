@@ -9,8 +9,9 @@ from typing import cast
 
 from isthmus import ir
 from isthmus.codegen.cpu.contract_dots import DotTile, dots_name, emit_dots
+from isthmus.codegen.cpu.contract_pairs import multiplies_pairs
 from isthmus.codegen.cpu.contract_tile import Tile, block_name, emit_block
-from isthmus.codegen.dtypes import MEMORY
+from isthmus.codegen.dtypes import REGISTER
 from isthmus.codegen.llvm_text import Module
 from isthmus.diagnostics import UnsupportedError
 from isthmus.dialects import kernel as k
@@ -57,13 +58,16 @@ class Blocking:
     def tile(self, kernel: k.ContractOp, target: Target) -> Tile | DotTile:
         """Give the tile; UnsupportedError for dtypes without tiles."""
         dtype = ir.dtype_of(kernel.dot.y)
-        if dtype not in ("f32", "f64"):
+        if kernel.sums not in ("f32", "f64"):
             place = ir.source_location(kernel)
             raise UnsupportedError(f"has no CPU code for {dtype}", op=kernel.dot.name, location=place)
-        scalar, fused = MEMORY[dtype], target.has("fma")
+        if ir.is_half(dtype) and self.direct:
+            raise UnsupportedError("has a factor that cannot be read as it lies", op=kernel.name)
+        scalar, fused = REGISTER[dtype], target.has("fma")
         if self.dots:
             return DotTile(scalar, self.mr, self.nv, self.lanes, fused)
-        return Tile(scalar, self.mr, self.nv, self.lanes, fused, "a" in self.direct, "b" in self.direct)
+        pairs = dtype == "bf16" and multiplies_pairs(target, self.lanes)
+        return Tile(scalar, self.mr, self.nv, self.lanes, fused, "a" in self.direct, "b" in self.direct, pairs)
 
 
 def _runs_along_k(kernel: k.ContractOp, direct: tuple[str, ...]) -> bool:

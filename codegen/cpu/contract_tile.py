@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from isthmus.codegen.cpu.contract_pairs import added_pairs
 from isthmus.codegen.llvm_text import I1, I64, PTR, Function, Module, Type, Value
 
 UNROLL = 4
@@ -27,6 +28,8 @@ class Tile:
     fused: bool = True
     rows_lie: bool = False
     columns_lie: bool = False
+    pairs: bool = False
+    """Whether an element of a panel is a word of two steps of k in bf16 (`contract_pairs`)."""
 
     @property
     def columns(self) -> int:
@@ -42,7 +45,8 @@ class Tile:
     def name(self) -> str:
         """Tells the tile, for names of functions."""
         lie = ("_a" if self.rows_lie else "") + ("_b" if self.columns_lie else "")
-        return f"{self.scalar}_{self.rows}x{self.vectors}x{self.lanes}{lie}{'' if self.fused else '_unfused'}"
+        kind = "_pairs" if self.pairs else "" if self.fused else "_unfused"
+        return f"{self.scalar}_{self.rows}x{self.vectors}x{self.lanes}{lie}{kind}"
 
 
 def block_name(tile: Tile) -> str:
@@ -187,6 +191,9 @@ class Block:
     def add_product(self, slot: Value, x: Value, y: Value) -> None:
         """One multiply-add, into a slot."""
         total = self.f.load(slot, x.type, 64)
+        if self.tile.pairs:
+            self.f.store(added_pairs(self.f, total, x, y), slot, 64)
+            return
         self.f.store(self.f.fma(x, y, total) if self.tile.fused else x * y + total, slot, 64)
 
     def _fetch(self, line: Value) -> None:

@@ -14,7 +14,7 @@ from isthmus.codegen.cpu.memory import pointer
 from isthmus.codegen.cpu.nest import Nest
 from isthmus.codegen.cpu.sizes import SizeValues
 from isthmus.codegen.cpu.state import State
-from isthmus.codegen.dtypes import MEMORY
+from isthmus.codegen.dtypes import REGISTER, round_to
 from isthmus.codegen.llvm_text import I1, I64, PTR, Function, Module, Type, Value
 from isthmus.codegen.vector_math import Math
 from isthmus.dialects import kernel as k
@@ -40,7 +40,7 @@ class _Part:
             self.state.buffers = [f.load(f.address(buffers, i, "ptr"), PTR) for i in range(count)]
         for d in self.kernel.batch:
             self.state.indices[d] = f.load(f.address(batch, d, "i64"), I64)
-        self.scalar = MEMORY[ir.dtype_of(self.kernel.dot.y)]
+        self.scalar = REGISTER[ir.dtype_of(self.kernel.dot.y)]
 
     def scope(self, number: int) -> None:
         """Emit the ops that belong into a loop, and what is known there of the addresses further inside."""
@@ -225,7 +225,8 @@ class Finish(_Part):
         self.lanes = lanes
         (linear, *_) = k.linear_map(kernel, sinks[0]).data
         self.store = sinks[0]
-        self.plain = len(ops) == 1 and linear.is_affine() and linear.coefficient(n) == 1
+        whole = kernel.sums == ir.dtype_of(kernel.dot.y)
+        self.plain = len(ops) == 1 and whole and linear.is_affine() and linear.coefficient(n) == 1
         """Whether the sums themselves are all there is to write."""
 
     def emit(self) -> None:
@@ -233,6 +234,7 @@ class Finish(_Part):
         f, state = self.f, self.state
         m, n, _ = self.kernel.mnk
         row, rows, column, columns, sums, pitch, part = f.arguments[3:]
+        dot = self.kernel.dot.y
         state.partition = part
         self.scope(0)
         self.scope(1)
@@ -246,6 +248,7 @@ class Finish(_Part):
                 with f.loop(low, high, self.lanes) as j, state.frame(), state.vector(self.lanes, mask):
                     state.indices[n] = column + j
                     at = f.address(line, j, self.scalar)
-                    state.set(self.kernel.dot.y, f.load(at, Type.of(self.scalar, self.lanes)))
+                    total = f.load(at, Type.of(self.scalar, self.lanes))
+                    state.set(dot, round_to(state.math, total, ir.dtype_of(dot)))
                     self.scope(3)
         f.finish()

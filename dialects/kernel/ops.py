@@ -218,6 +218,12 @@ class ContractOp(LaunchOp, Space):
         """The product."""
         return next(op for op in self.block.ops if isinstance(op, DotOp))
 
+    @property
+    def sums(self) -> str:
+        """The dtype that the products are added in: f32 for half precision, whose sums are rounded once."""
+        dtype = ir.dtype_of(self.dot.y)
+        return "f32" if ir.is_half(dtype) else dtype
+
     def check(self) -> None:
         sizes, classes = self.sizes.data, self.classes.data
         fits = isinstance(sizes, tuple) and isinstance(classes, tuple) and len(sizes) == len(classes)

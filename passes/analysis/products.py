@@ -49,6 +49,10 @@ PACE = 1.04
 LIBRARY_CALL, LIBRARY_PACE, LIBRARY_PACK = 150e3, 1.1, 12.0
 """The same of the library: a call, its inner loop, packing an element."""
 
+HALF_PACE = 2.0
+"""The library's inner loop in half precision over that in f32. Measured without instructions for it: 1.6 to 10 where
+rows of A lie across k or those of B along it, f16 15, up to 90 elsewhere. With them both forms are faster alike."""
+
 FEWEST = 8
 """Rows and columns below which only vectors along k are worth a kernel."""
 
@@ -80,13 +84,16 @@ class Product:
     a: Side
     b: Side
     count: int = 1
+    half: bool = False
+    """Whether of 16 bits: added up in f32, rounded once."""
 
     @property
     def library(self) -> float:
         """What library calls cost."""
         m, n, k = self.m, self.n, self.k
         packing = LIBRARY_PACK * k * (m + n) if min(m, n) > 1 else 0.0
-        return self.count * (2.0 * m * n * k * LIBRARY_PACE + packing + PER_RESULT * m * n) + LIBRARY_CALL
+        pace = LIBRARY_PACE * (HALF_PACE if self.half else 1.0)
+        return self.count * (2.0 * m * n * k * pace + packing + PER_RESULT * m * n) + LIBRARY_CALL
 
     def forms(self, tile: tuple[int, int], dots: tuple[int, int]) -> Iterator[Form]:
         """Give the kernels of ours, for tiles of so many rows and columns, and for such whose vectors run along k."""

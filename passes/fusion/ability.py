@@ -49,7 +49,7 @@ class Ability:
         """Give that of a `cpu` or a `gpu`, whose tensor cores multiply and whose tiles have 128 rows."""
         if target == "gpu":
             return Ability(("bf16", "f16"), prologues=False, alone=True, rows_per_sum=ROWS, fills=True)
-        return Ability(("f32", "f64"), prologues=True, alone=False)
+        return Ability(("f32", "f64", "bf16", "f16"), prologues=True, alone=False)
 
     def require(self, draft: Draft, classes: Mapping[int, str], strides: Strides) -> None:
         """Refused where a draft does more; `classes`: batch, m, n or k by dim."""

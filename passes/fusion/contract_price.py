@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import cast
 
@@ -63,10 +63,17 @@ class Policy:
     """Whether what small kernels lose against the library counts against them."""
     alone: bool = False
     """Whether those with nothing around them are taken where a kernel of ours is faster."""
+    half: bool = True
+    """Whether those of 16 bits are taken."""
 
     @staticmethod
-    def of(contractions: str, target: str = "cpu") -> Policy | None:
-        """Give what the option of `fuse` stands for; None: every product is the library's."""
+    def of(contractions: str, target: str = "cpu", *, half: bool = True) -> Policy | None:
+        """Give what the options of `fuse` stand for; None: every product is the library's."""
+        found = Policy._named(contractions, target)
+        return replace(found, half=half) if found is not None else None
+
+    @staticmethod
+    def _named(contractions: str, target: str) -> Policy | None:
         joined, alone = Policy(weighs=True), Policy(weighs=True, alone=True)
         auto = alone if target == "cpu" else None  # on a GPU whole steps were measured faster with the library's
         return {"library": None, "large": Policy(LARGE), "own": Policy(), "joined": joined, "auto": auto}[contractions]
@@ -77,6 +84,8 @@ class Policy:
         Where costs are compared, few are a matter of costs.
         """
         m, n, k = _extents(op)
+        if ir.is_half(ir.dtype_of(op.y)) and not self.half:
+            return False
         known = isinstance(m, int) and isinstance(n, int) and min(m, n, cost.numeric(k)) >= LEAST
         priced = self.weighs and all(isinstance(x, int) and x > 1 for x in (m, n, k))
         return (known or priced) and cost.flops(op) >= 2 * self.least
@@ -120,7 +129,8 @@ def product_of(draft: Draft, classes: Mapping[int, str], strides: Strides) -> Pr
         extent[class_] *= size
     (dot,) = (i for i in draft.instrs if i.kind == "dot")
     a, b = (_side(factor, own, classes, strides) for factor, own in zip(dot.args, ("m", "n"), strict=True))
-    return Product(extent["m"], extent["n"], extent["k"], a, b, extent["batch"])
+    half = ir.is_half(dot.dtype)
+    return Product(extent["m"], extent["n"], extent["k"], a, b, extent["batch"], half)
 
 
 def _side(factor: Instr, own: str, classes: Mapping[int, str], strides: Strides) -> Side:
@@ -137,7 +147,8 @@ def _side(factor: Instr, own: str, classes: Mapping[int, str], strides: Strides)
     turned = min(steps["k"], default=1) <= min(steps[own], default=1)
     across = min(steps[own if turned else "k"], default=1)
     near = min(steps["k" if turned else own], default=1) == 1
-    return Side(turned, across * ir.itemsize(value.dtype), None if near else 0.0)
+    lies = near and not ir.is_half(value.dtype)  # half precision is widened while it is packed
+    return Side(turned, across * ir.itemsize(value.dtype), None if lies else 0.0)
 
 
 def dearer(draft: Draft, summed: int) -> float:

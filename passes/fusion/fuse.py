@@ -50,17 +50,23 @@ class FusePass(ModulePass):
 
     contractions: str = "library"
     """`own`: a product is a kernel of ours where its factors or its result then need not go through memory; `large`: of
-    large products; `auto`: where that saves more than a kernel of ours loses against the library. On a GPU: products of
-    half precision whose rows the copy engine takes, also where nothing is around them."""
+    large products; `joined`: where that saves more than a kernel of ours loses against the library; `auto`: also a
+    product with nothing around it that a kernel of ours makes faster; `library`: none. On a GPU: products of half
+    precision whose rows the copy engine takes, also where nothing is around them."""
+
+    half: str = "own"
+    """`library`: products of 16 bits never are kernels of ours, where the machine has units for them that only the
+    library uses."""
 
     def __post_init__(self) -> None:
         """Check the options; IRError for a word without a meaning."""
-        check_words(self, target=("cpu", "gpu"), contractions=CONTRACTIONS)
+        check_words(self, target=("cpu", "gpu"), contractions=CONTRACTIONS, half=("own", "library"))
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Fuse every function of the module."""
+        policy = Policy.of(self.contractions, self.target, half=self.half == "own")
         for func in ir.functions(op).values():
-            fuse_function(func, self.target, policy=Policy.of(self.contractions, self.target))
+            fuse_function(func, self.target, policy=policy)
 
 
 def fuse_function(func: FuncOp, target: str = "cpu", *, policy: Policy | None = None) -> None:

@@ -84,14 +84,14 @@ def schedule_contraction(op: kernel.ContractOp, tile_bits: int, cores: int) -> N
 def _tile(op: kernel.ContractOp, tile_bits: int, form: Form) -> tuple[int, int, int]:
     table = DOTS if form.dots else LYING if "a" in form.direct else TILES
     rows, vectors = table[tile_bits]
-    return rows, vectors, tile_bits // (8 * ir.itemsize(ir.dtype_of(op.dot.y)))
+    return rows, vectors, tile_bits // (8 * ir.itemsize(op.sums))
 
 
 def _block(
     op: kernel.ContractOp, tile: tuple[int, int, int], grid: tuple[Dim, Dim, Dim], form: Form
 ) -> tuple[int, int, int]:
     """Rows, steps of k and columns of a block; `tile`: rows, columns, lanes."""
-    itemsize = ir.itemsize(ir.dtype_of(op.dot.y))
+    itemsize = ir.itemsize(op.sums)
     rows, columns, lanes = tile
     m, n, k = (op.sizes_[d] for d in op.mnk)
     deepest = DEEPEST_DOTS // itemsize if form.dots else PANEL_BYTES // (columns * itemsize)
@@ -108,7 +108,7 @@ def _form(op: kernel.ContractOp, tile_bits: int) -> Form:
     """The way of making a product that costs least; both factors are packed where sizes are not known."""
     product = product_of(op)
     rows, vectors = TILES[tile_bits]
-    lanes = tile_bits // (8 * ir.itemsize(ir.dtype_of(op.dot.y)))
+    lanes = tile_bits // (8 * ir.itemsize(op.sums))
     found = product.best((rows, vectors * lanes), DOTS[tile_bits]) if product is not None else None
     packed = Form((), False, 0.0)
     if found is None or found.dots or "b" not in found.direct:
@@ -124,7 +124,7 @@ def product_of(op: kernel.ContractOp) -> Product | None:
     if not (isinstance(m, int) and isinstance(n, int) and isinstance(k, int) and isinstance(count, int)):
         return None
     a, b = (_side(op, value, own) for value, own in zip((op.dot.a, op.dot.b), op.mnk[:2], strict=True))
-    return Product(m, n, k, a, b, count)
+    return Product(m, n, k, a, b, count, ir.is_half(ir.dtype_of(op.dot.y)))
 
 
 def prices_of(op: kernel.ContractOp) -> tuple[float, float] | None:
@@ -142,9 +142,9 @@ def _side(op: kernel.ContractOp, value: SSAValue, own: int) -> Side:
     factor = factor_of(op, value, own)
     if factor is None:
         return Side(True, 0, _work(op, value))
-    known = isinstance(factor.stride, int)
+    lies = isinstance(factor.stride, int) and not ir.is_half(ir.dtype_of(value))  # which is widened while packed
     stride = cost.numeric(factor.stride) * ir.itemsize(ir.dtype_of(value))
-    return Side(factor.turned, stride, None if known else 0.0)
+    return Side(factor.turned, stride, None if lies else 0.0)
 
 
 def _is_plain(op: kernel.ContractOp) -> bool:

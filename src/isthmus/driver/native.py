@@ -20,6 +20,9 @@ from isthmus.runtime.build import build
 from isthmus.runtime.call import NativeProgram
 from isthmus.runtime.layout import native_facts
 
+MATRIX_UNIT = "amx-bf16"
+"""LLVM's name for a unit that multiplies half precision by whole tiles: the library uses it, kernels of ours do not."""
+
 Keep = Callable[[Program, str], None]
 """Leaves a program and its text on disk, once its kernels are there."""
 
@@ -55,6 +58,8 @@ def make_native(
 def for_host(text: str) -> str:
     """Tell a pass of the pipeline, given by its text, about the machine that the kernels run on."""
     host = cpu.host_target()
+    if text.startswith("fuse{contractions=") and host.has(MATRIX_UNIT):
+        return text.replace("}", " half=library}")
     return f"schedule{{tile_bits={host.vector_bits} cores={host.cores}}}" if text == "schedule" else text
 
 

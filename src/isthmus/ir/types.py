@@ -63,6 +63,11 @@ def is_float(dtype: str) -> bool:
     return dtype in ("f64", "f32", "bf16", "f16")
 
 
+def is_half(dtype: str) -> bool:
+    """Tell whether the dtype is a float of 16 bits, whose products are added up in f32."""
+    return dtype in ("bf16", "f16")
+
+
 def is_complex(dtype: str) -> bool:
     """Tell whether the dtype is a complex one."""
     return dtype in ("c64", "c128")

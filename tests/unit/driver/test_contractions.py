@@ -122,3 +122,25 @@ def test_a_bias_that_neither_the_kernel_nor_the_call_takes(rows, wide):
     truth = copy.deepcopy(m).double()
     for found, true in zip(step(m, isthmus.compile(m, fullgraph=True), x), step(truth, truth, x.double()), strict=True):
         torch.testing.assert_close(found.double(), true, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", [Mlp, Gated])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_step_in_half_precision_is_as_near_to_float64_as_eager(model, dtype):
+    m = model(48, 70).to(dtype)
+    x = torch.randn(3, 33, 48, dtype=dtype)
+    truth = copy.deepcopy(m).double()
+    expected, eager = step(truth, truth, x.double()), step(m, m, x)
+    found = step(m, isthmus.compile(m, options=OWN), x)
+    for e, r, ours in zip(expected, eager, found, strict=True):
+        assert ours.dtype == dtype
+        least = torch.finfo(dtype).eps * max(1.0, e.abs().max())
+        assert (ours.double() - e).abs().max() <= 1.25 * (r.double() - e).abs().max() + least
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_in_half_precision_are_kernels_by_default(dtype):
+    x = torch.randn(64, 64, dtype=dtype, requires_grad=True)
+    report = isthmus.explain(Mlp(64, 128).to(dtype), capture="trace")(x)
+    (graph,) = report.graphs
+    assert all(d.products for d in graph.directions)
