@@ -8,11 +8,12 @@ import traceback
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
-from typing import cast
+from io import BytesIO
+from typing import IO, cast
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
-from xdsl.utils.arg_spec import parse_pipeline
+from xdsl.utils.arg_spec import parse_pipeline, parse_spec
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError, VerifyException
 from xdsl.utils.target import Target
 from xdsl.xdsl_opt_main import xDSLOptMain
@@ -95,6 +96,25 @@ class IsthmusOpt(xDSLOptMain):
                 _print_stage(f"before {pass_text(after)}", module)
 
         self.pipeline = Pipeline(self.pipeline.passes, between)
+
+    def parse_chunk(self, chunk: IO[bytes], file_extension: str, start_offset: int = 0) -> ModuleOp | None:
+        """Read a program; text without any op is a module without any."""
+        text = chunk.read()
+        if all(not line.strip() or line.lstrip().startswith(b"//") for line in text.splitlines()):
+            return ModuleOp([])
+        return super().parse_chunk(BytesIO(text), file_extension, start_offset)
+
+    def output_resulting_program(self, prog: ModuleOp) -> str:
+        """Give the text of the target. CompileError where it is of kernels and there are none yet."""
+        from isthmus.dialects import kernel
+
+        target = parse_spec(self.args.target).name
+        if target in TARGETS and not any(kernel.launches(f) for f in ir.functions(prog).values()):
+            raise CompileError(f"nothing to print as {target}: no kernel is made yet", cure=_KERNELS_FIRST)
+        return super().output_resulting_program(prog)
+
+
+_KERNELS_FIRST = "first -p fuse,schedule,plan-memory (on a GPU: 'fuse{target=gpu},schedule-gpu,plan-memory')"
 
 
 def _load_target(where: str) -> type[Target]:
