@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 from xdsl.parser import Parser
@@ -18,6 +20,8 @@ from isthmus.runtime import build, cpu, library
 from isthmus.runtime.call import NativeProgram
 from isthmus.runtime.layout import native_facts
 from isthmus.sizes import Dim
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 def compile_native(
