@@ -265,7 +265,7 @@ def fits() -> list[Fit]:
     for double, count, more in ((False, 6, 6), (True, 11, 12)):
         low, high = -HALF_LN2, HALF_LN2 * 1.001
         found += [
-            _fit("EXP", exp_rest, lambda x: x**2 / mp.exp(x), low, high, count, double),
+            _fit("EXP", exp_rest, lambda x: x**2 / mp.exp(x), low, high, count if double else 5, double),
             _fit("EXPM1", exp_rest, lambda x: x**2 / mp.expm1(x) if x else x, low, high, count, double),
             _fit("EXP2", exp2_rest, lambda x: x / mpf(2) ** x, -0.5002, 0.5005, more, double),
         ]
@@ -300,7 +300,6 @@ def fits() -> list[Fit]:
         found.append(_fit("MILLS", f, lambda t, f=f: 1 / f(t), -1, high, count, double))
     found += [
         _fit("TANH", in_square(mp.tanh, -mpf(1) / 3, mpf(2) / 15), lambda z: z, 0, 0.123, 5, False),
-        _fit("TANH", in_square(mp.tanh, -mpf(1) / 3, mpf(2) / 15), lambda z: z, 0, 0.123, 9, True),
         _fit("DIGAMMA_SLOPE", digamma_slope, lambda t: 1 / digamma_slope(t), -0.5, 0.5, 23, True),
         _fit("LOG_GAMMA", log_gamma_slope, lambda t: 1 / log_gamma_slope(t), -0.5, 0.5, 23, True),
         _fit("STIRLING", stirling_rest, lambda z: mpf(1), 0, 1 / 9, 7, True),

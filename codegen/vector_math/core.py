@@ -88,6 +88,14 @@ class Math:
             return self.f.intrinsic("maximum", x, self.const(bound, x))
         return self.f.select(self.f.compare("olt", x, bound), bound, x)
 
+    def unless_nan(self, value: Value, x: Value) -> Value:
+        """Give `value`, which is above x, or NaN where x is: one instruction where comparing and choosing takes two."""
+        return self.f.select(self.f.compare("ogt", value, x), value, x)
+
+    def scales(self, x: Value) -> bool:
+        """Whether one instruction multiplies vectors like x by powers of two, with one rounding."""
+        return self.has_scale and x.type.lanes * x.type.bits == 512
+
     def is_nan(self, x: Value) -> Value:
         """Tell which lanes are NaN."""
         return self.f.compare("uno", x, x)

@@ -18,15 +18,14 @@ LOG2_E = 1.4426950408889634
 LN2_HIGH = {"float": 0.693359375, "double": 6.93147180369123816490e-01}
 LN2_LOW = {"float": -2.12194440e-4, "double": 1.90821492927058770002e-10}
 
-# e^f = 1 + f + f²·P(f), relative error 2^-31 and 2^-63; fitted by benchmarks/fit_polynomials.py
+# e^f = 1 + f + f²·P(f), relative error 2^-28 and 2^-63; fitted by benchmarks/fit_polynomials.py
 EXP: Coefficients = {
     "float": (
-        0.5,
-        0.16666647791862488,
-        0.041666481643915176,
-        0.008337863720953465,
-        0.0013933384325355291,
-        0.00017345609376206994,
+        0.4999999403953552,
+        0.16666516661643982,
+        0.04166810214519501,
+        0.008369207382202148,
+        0.0013839384773746133,
     ),
     "double": (
         0.5,
@@ -91,27 +90,6 @@ EXP2: Coefficients = {
         2.8984942079766444e-11,
     ),
 }
-# tanh x = x + x³·P(x²) for |x| <= 0.35, error 2^-34 and 2^-63
-TANH: Coefficients = {
-    "float": (
-        -0.3333333432674408,
-        0.13333401083946228,
-        -0.05398113653063774,
-        0.021926026791334152,
-        -0.008372781798243523,
-    ),
-    "double": (
-        -0.3333333333333332,
-        0.1333333333332911,
-        -0.05396825396350773,
-        0.021869488274525395,
-        -0.008863227359958622,
-        0.0035919735699659673,
-        -0.0014540269993864206,
-        0.0005771640840593781,
-        -0.0001873267220047358,
-    ),
-}
 # Beyond these e^x is infinite or 0; 2^x by the exponents themselves.
 HIGHEST = {"float": 89.0, "double": 710.0}
 LOWEST = {"float": -104.0, "double": -746.0}
@@ -144,7 +122,10 @@ def clamped(m: Math, x: Value) -> Value:
 def scaled_exp(m: Math, x: Value, shift: int) -> Value:
     """Give eˣ·2^shift for a clamped x."""
     t, f = split(m, x)
-    return scale(m, reduced_exp(m, f), t, shift)
+    r = reduced_exp(m, f)
+    if m.scales(r):
+        return scale(m, r, t, shift)
+    return m.unless_nan(scale_number(m, r, t, shift), x)
 
 
 def bounded_exp(m: Math, x: Value) -> Value:
@@ -173,44 +154,61 @@ def split_exactly(m: Math, x: Value) -> tuple[Value, Value, Value]:
 
 
 def reduced_exp(m: Math, f: Value) -> Value:
-    """Give e^f for |f| <= ln 2 / 2: 1 + (f + f²·P(f))."""
+    """Give e^f for |f| <= ln 2 / 2: 1 + f·(1 + f·P(f))."""
     p = m.polynomial(f, EXP[f.type.scalar])
-    return m.mla(f * f, p, f) + 1.0
+    return m.mla(m.mla(p, f, 1.0), f, 1.0)
 
 
 def scale(m: Math, r: Value, t: Value, shift: int = 0) -> Value:
     """Give r·2^(j + shift), j in the low bits of t, with one rounding: denormals and ∞ included."""
-    scalar = r.type.scalar
-    if m.has_scale and r.type.lanes * r.type.bits == 512:
-        return _scalef(m, r, t - (ROUNDING[scalar] - shift))
-    # Two factors, each a normal number: 2^h and 2^(j - h), h = ⌊j/2⌋. Biased, nothing is negative.
-    bias, mantissa = BIAS[scalar], MANTISSA[scalar]
-    biased = _integer(m, t) + (2 * bias + shift)
-    half = m.lshr(biased, 1)
-    first = m.from_bits(half << mantissa, r)
-    second = m.from_bits((biased - half) << mantissa, r)
-    return r * first * second
+    if m.scales(r):
+        return _scalef(m, r, t - (ROUNDING[r.type.scalar] - shift))
+    first, second = _halves(m, t, shift)
+    return r * power(m, first) * power(m, second)
 
 
-def scale_down(m: Math, value: Value, t: Value) -> Value:
-    """Give value·2ʲ, j <= 0 in the low bits of t, with one rounding; value·2^LOWERED is finite."""
-    if m.has_scale and value.type.lanes * value.type.bits == 512:
-        return scale(m, value, t)
-    shift = LOWERED[t.type.scalar]
-    return value * power_of_two(m, t, shift) * 2.0**-shift
+def scale_number(m: Math, r: Value, t: Value, shift: int = 0) -> Value:
+    """Give `scale` where r is a number next to 1, no NaN: the first factor is added to its exponent."""
+    first, second = _halves(m, t, shift)
+    return m.from_bits(m.bits(r) + (first << MANTISSA[r.type.scalar]), r) * power(m, second)
+
+
+def _halves(m: Math, t: Value, shift: int) -> tuple[Value, Value]:
+    """Give two integers whose sum is j + shift in the bits that an exponent has; 2 to the power of each is normal.
+
+    The bits of t are j and a constant, of which a shift to the exponent's place leaves nothing, of its half neither.
+    """
+    bits = m.bits(t)
+    half = m.lshr(bits, 1)
+    rest = bits - half
+    return half, rest if shift == 0 else rest + shift
+
+
+def power(m: Math, j: Value) -> Value:
+    """Give 2ʲ as a float, where that is a normal number; only the bits of j that an exponent has count."""
+    scalar = "float" if j.type.bits == 32 else "double"
+    return m.f.bitcast((j << MANTISSA[scalar]) + (BIAS[scalar] << MANTISSA[scalar]), j.type.with_scalar(scalar))
 
 
 def power_of_two(m: Math, t: Value, shift: int) -> Value:
     """Give 2^(j + shift), j in the low bits of t, where that is a normal number."""
-    scalar = t.type.scalar
-    return m.from_bits((_integer(m, t) + (BIAS[scalar] + shift)) << MANTISSA[scalar], t)
+    mantissa = MANTISSA[t.type.scalar]
+    return m.from_bits((m.bits(t) << mantissa) + ((BIAS[t.type.scalar] + shift) << mantissa), t)
 
 
-def _integer(m: Math, t: Value) -> Value:
-    """Give j of t = j + ROUNDING."""
-    scalar = t.type.scalar
-    origin = (BIAS[scalar] + MANTISSA[scalar] << MANTISSA[scalar]) + (1 << MANTISSA[scalar] - 1)
-    return m.bits(t) - origin
+def raised(m: Math, r: Value, t: Value, shift: int) -> Value:
+    """Give r·2^(j + shift), j in the low bits of t, where r and that are normal numbers: added to the exponent."""
+    mantissa = MANTISSA[t.type.scalar]
+    exponent = m.bits(t) << mantissa
+    return m.from_bits(m.bits(r) + (exponent if shift == 0 else exponent + (shift << mantissa)), r)
+
+
+def scale_down(m: Math, value: Value, t: Value) -> Value:
+    """Give value·2ʲ, j <= 0 in the low bits of t, with one rounding; value·2^LOWERED is finite."""
+    if m.scales(value):
+        return scale(m, value, t)
+    shift = LOWERED[t.type.scalar]
+    return value * power_of_two(m, t, shift) * 2.0**-shift
 
 
 def _scalef(m: Math, r: Value, j: Value) -> Value:
@@ -263,33 +261,42 @@ def logistic(m: Math, x: Value) -> Value:
     """Give 1/(1 + e⁻ˣ), as e⁻ᵃ/(1 + e⁻ᵃ) with a = |x| for negative x: tiny results survive."""
     if special_unit.has_unit(m, x):
         return special_unit.logistic(m, x)
-    f, scalar = m.f, x.type.scalar
-    t, reduced = split(m, m.at_least(-m.fabs(x), LOWEST[scalar]))
-    e = scale_down(m, reduced_exp(m, reduced), t)
-    negative = m.negative_sign(x)
-    n = f.select(negative, e, 1.0)
-    # The quotient and its correction: n - q·(d + low), over d, and 1/d is the other of the two results.
+    scalar = x.type.scalar
+    size = m.at_least(-m.fabs(x), LOWEST[scalar])
+    t, reduced = split(m, size)
+    r = reduced_exp(m, reduced)
+    if m.scales(r):
+        e = scale(m, r, t)
+    else:
+        lowered = LOWERED[scalar]
+        e = m.unless_nan(raised(m, r, t, lowered), size) * 2.0**-lowered
     d, low = m.fast_two_sum(m.const(1.0, x), e)
-    q = n / d
+    q = corrected_quotient(m, e, d, low)
+    return m.f.select(m.negative_sign(x), q, 1.0 - q)
+
+
+def corrected_quotient(m: Math, p: Value, d: Value, low: Value) -> Value:
+    """Give p/(1 + p), where 1 + p = d + low: 1/d is what the quotient leaves of 1."""
+    q = p / d
     if not m.has_fma:
-        return q
-    left = f.fma(-q, low, f.fma(-q, d, n))
-    return f.fma(left, f.select(negative, 1.0 - q, q), q)
+        return q - q * low * (1.0 - q)
+    left = m.f.fma(-q, low, m.f.fma(-q, d, p))
+    return m.f.fma(left, 1.0 - q, q)
 
 
 def tanh(m: Math, x: Value) -> Value:
-    """Give tanh x = q/(q + 2) with q = e^(2|x|) - 1, 1 to the last bit beyond 10 and 20; a polynomial near 0."""
-    scalar = x.type.scalar
-    magnitude = m.fabs(x)
-    a = m.at_most(magnitude, {"float": 10.0, "double": 20.0}[scalar])
-    square = x * x
-    near = m.mla(x * square, m.polynomial(square, TANH[scalar]), x)
+    """Give tanh x = p/(1 + p) with p = (e^(2|x|) - 1)/2, 1 to the last bit beyond 10 and 20."""
     if special_unit.has_unit(m, x):
-        far = 1.0 - special_unit.one_minus_tanh(m, a)
-    else:
-        q = bounded_expm1(m, a + a)
-        far = q / (q + 2.0)
-    return m.copysign(m.f.select(m.f.compare("olt", magnitude, 0.35), near, far), x)
+        return special_unit.tanh(m, x)
+    scalar = x.type.scalar
+    a = m.at_most(m.fabs(x), {"float": 10.0, "double": 20.0}[scalar])
+    t, f, rest = _parts_of_expm1(m, a + a)
+    s = power_of_two(m, t, -1)
+    p = m.mla(s, rest, m.mla(s, f, s - 0.5))
+    d, low = m.fast_two_sum(m.const(1.0, x), p)
+    # Beyond 1 the sum's rounding matters little, and what is left of 1 may have no digits to correct it with.
+    low = m.f.select(m.f.compare("olt", p, 1.0), low, 0.0)
+    return m.copysign(corrected_quotient(m, p, d, low), x)
 
 
 @in_double

@@ -9,7 +9,7 @@ from __future__ import annotations
 from isthmus.codegen.llvm_text import Value
 from isthmus.codegen.vector_math import special_unit
 from isthmus.codegen.vector_math.core import ROUNDING, Coefficients, Math
-from isthmus.codegen.vector_math.exponential import EXP, EXP2, LOWERED, power_of_two, scale_down, split_exactly
+from isthmus.codegen.vector_math.exponential import EXP, EXP2, LOWERED, raised, scale_down, split_exactly
 
 FARTHEST_LOGISTIC = {"float": 110.0, "double": 753.0}
 """Beyond this x·e^-x is 0."""
@@ -138,7 +138,7 @@ def _exp_of_sum(m: Math, x: Value, low: Value | None) -> Pair:
 def _times_logistic(m: Math, factor: Value, t: Value, grown: Value) -> Value:
     """Give factor·e/(1 + e) with e = 2ʲ·r, r = 1 + grown, 2ʲ <= 1."""
     r, lowered = grown + 1.0, LOWERED[t.type.scalar]
-    high = r * power_of_two(m, t, lowered)  # e without its smallness
+    high = raised(m, r, t, lowered)  # e without its smallness
     inverse = 1.0 / m.mla(high, 2.0**-lowered, 1.0)
     q = r * inverse
     left = m.mla(q * -(2.0**-lowered), high, r - q) * inverse  # r - q is exact
