@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -63,6 +64,8 @@ class Merger:
         self._depth: dict[Unit, int] = {}
         self.home: dict[Value, Unit] = {}
         self.readers: dict[Value, list[Unit]] = {}
+        self._in_line: dict[Value, list[tuple[int, Cluster]]] = {}
+        """The kernels among the readers of a value, by the number of their last node."""
         self.alive: dict[Cluster, None] = {}
         self.refusals: dict[tuple[Node, Node], Refusal] = {}
         self._queue: list[tuple[float, int, int, Cluster, Cluster]] = []
@@ -84,15 +87,20 @@ class Merger:
         for node in cluster.frames:
             for value in node.results:
                 self.home[value] = cluster
+        entry = (cluster.last, cluster)
         for value in cluster.reads:
             self.readers.setdefault(value, []).append(cluster)
+            line = self._in_line.setdefault(value, [])
+            line.insert(bisect_left(line, entry[:1]), entry)
         self._deepen(cluster)
 
     def _leave(self, cluster: Cluster) -> None:
         del self.alive[cluster]
         self._depth.pop(cluster, None)
+        entry = (cluster.last, cluster)
         for value in cluster.reads:
             self.readers[value].remove(cluster)
+            self._in_line[value].remove(entry)
 
     def replace(self, old: Iterable[Cluster], new: Iterable[Cluster]) -> None:
         """Put kernels in the place of others."""
@@ -179,6 +187,7 @@ class Merger:
 
     def _neighbours(self, cluster: Cluster, *, both: bool) -> Iterator[tuple[Value, Cluster, float]]:
         """Producers of what it reads, (consumers of what it writes,) and who reads the same just before and after."""
+        alike: dict[Cluster, Cluster | None] = {}
         for value in cluster.reads:
             producer = self.home.get(value)
             if isinstance(producer, Cluster) and value.maker.kind is not Kind.PARTIAL:
@@ -188,7 +197,10 @@ class Merger:
                 continue  # apart, kernels that differ in their sizes alone can be one code
             yield from self._siblings(cluster, value)
             if isinstance(producer, Cluster):
-                yield from self._alike(cluster, value, producer)
+                if producer not in alike:
+                    alike[producer] = self._alike(cluster, producer)
+                if (other := alike[producer]) is not None:
+                    yield value, other, float(cost.LAUNCH_BYTES)
         if both:
             for value in cluster.writes:
                 complete = value.maker.kind is not Kind.PARTIAL
@@ -201,28 +213,30 @@ class Merger:
         """Who reads the same just before and after, not at places that data tell: that is a part of it."""
         if value not in cluster.walked:
             return
-        before: Cluster | None = None
-        after: Cluster | None = None
-        for other in self.readers[value]:
-            if other is cluster or not isinstance(other, Cluster) or value not in other.walked:
-                continue
-            if other.last < cluster.last:
-                before = other if before is None or other.last > before.last else before
-            else:
-                after = other if after is None or other.last < after.last else after
-        for other in (before, after):
-            if other is not None:
+        line = self._in_line[value]
+        at = bisect_left(line, (cluster.last,))
+        for k in range(at - 1, -1, -1):
+            if value in line[k][1].walked:
+                yield value, line[k][1], float(value.nbytes)
+                break
+        for k in range(at, len(line)):
+            other = line[k][1]
+            if other is not cluster and value in other.walked:
                 yield value, other, float(value.nbytes)
+                break
 
-    def _alike(self, cluster: Cluster, value: Value, producer: Cluster) -> Iterator[tuple[Value, Cluster, float]]:
+    def _alike(self, cluster: Cluster, producer: Cluster) -> Cluster | None:
         """The next kernel over an equal space that reads something else of the same producer: a launch less."""
-        found: Cluster | None = None
-        for other in producer.writes:
-            for reader in self.readers.get(other, ()):
-                if isinstance(reader, Cluster) and reader.sizes == cluster.sizes and reader.last > cluster.last:
-                    found = reader if found is None or reader.last < found.last else found
-        if found is not None:
-            yield value, found, float(cost.LAUNCH_BYTES)
+        best: tuple[int, Cluster] | None = None
+        for value in producer.writes:
+            line = self._in_line.get(value, [])
+            for k in range(bisect_left(line, (cluster.last + 1,)), len(line)):
+                if best is not None and line[k][0] >= best[0]:
+                    break
+                if line[k][1].sizes == cluster.sizes:
+                    best = line[k]
+                    break
+        return None if best is None else best[1]
 
     # ---- one pair
 
@@ -312,7 +326,7 @@ class Merger:
 
     def waits(self, later: Unit, earlier: Unit) -> bool:
         """Whether `later` needs a kernel or a library call through some third step."""
-        bound = earlier.first if isinstance(earlier, Cluster) else earlier.number
+        bound = earlier.last if isinstance(earlier, Cluster) else earlier.number
         seen: set[Unit] = {later}
         stack: list[Unit] = []
         for value in self._reads(later):

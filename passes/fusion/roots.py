@@ -6,6 +6,7 @@ again where it is read, one value at a time, where the rebuilt kernels move no m
 
 from __future__ import annotations
 
+from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim.base import integer
 from isthmus.passes.analysis import cost
@@ -24,6 +25,9 @@ MOST_READS = 4
 
 MOST_COMPUTED_PIECES = 8
 """A concatenation of more pieces than this does not compute them itself."""
+
+SOME = 4
+"""Where so many kernels read a number, one is rebuilt and the others are estimated before all are."""
 
 BYTES_PER_ADDITION = 0.125
 """What an addition costs, in bytes moved: a core adds some eight numbers while it reads one byte."""
@@ -165,13 +169,27 @@ def _price(clusters: list[Cluster]) -> float:
 def _rebuilt(merger: Merger, value: Value, home: Cluster, readers: list[Cluster]) -> list[Cluster]:
     """Rebuild the readers without the buffer, then its home, which may have to store more for them."""
     inside: tuple[Cluster, ...] = (home, *readers)
-    new = [build(c.sizes, c.frames, lambda v, c=c: _stored(merger, v, c), merger.strides) for c in readers]
-    reads = {v for c in new for v in c.reads}
     rest = {n: f for n, f in home.frames.items() if n is not value.maker}
-    if rest:
+
+    def homes(new: list[Cluster]) -> list[Cluster]:
+        reads = {v for c in new for v in c.reads}
         stored = lambda v: v in reads or merger.is_read(v, inside)  # noqa: E731
-        new.append(build(home.sizes, rest, stored, merger.strides))
-    return new
+        return [build(home.sizes, rest, stored, merger.strides)] if rest else []
+
+    new: list[Cluster] = []
+    for c in readers:
+        new.append(build(c.sizes, c.frames, lambda v, c=c: _stored(merger, v, c), merger.strides))
+        if len(new) == 1 and not value.shape and len(readers) > SOME:
+            if _more_bytes(value, new[0], readers) + _price(homes(new)) > _price([home]):
+                raise Refused("the numbers that a number is made of are more bytes")
+    return [*new, *homes(new)]
+
+
+def _more_bytes(value: Value, rebuilt: Cluster, readers: list[Cluster]) -> int:
+    """At least so many bytes more are read where readers make a number themselves; `rebuilt`: the first of them."""
+    instead = [v for v in rebuilt.reads if v not in readers[0].reads]
+    each = [sum(ir.itemsize(v.dtype) for v in instead if v not in c.reads) - value.nbytes for c in readers]
+    return sum(each)
 
 
 def _stored(merger: Merger, value: Value, cluster: Cluster) -> bool:
