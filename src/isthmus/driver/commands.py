@@ -24,6 +24,8 @@ from isthmus.passes.pipelines import run_passes
 if TYPE_CHECKING:
     from isthmus.driver.session import Program
 
+CAPTURES = ("dynamo", "trace")
+
 STAGES = ("graph", "functional", "prim", "joint", "forward", "backward", "kernels")
 
 
@@ -69,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--strategy", choices=STRATEGIES, default="min-cut", help="how to cut (default: %(default)s)"
         )
+        command.add_argument(
+            "--capture", choices=CAPTURES, default="dynamo", help="how the program is read (default: %(default)s)"
+        )
         command.add_argument("--seed", type=int, default=0, help="of the inputs (default: %(default)s)")
     return parser
 
@@ -104,7 +109,7 @@ def _trace(arguments: argparse.Namespace) -> int:
     backend = "native" if arguments.stage == "kernels" else "interpret"
     session = Session(Options(backend=backend, strategy=arguments.strategy))
     program, inputs = _program(arguments)
-    compiled, notes = compile_in(session, program, "dynamo")
+    compiled, notes = compile_in(session, program, arguments.capture)
     outputs = compiled(*inputs)
     if not session.programs:
         reasons = [f"\n    {b.location or 'unknown place'}: {b.reason}" for b in notes.breaks]
@@ -146,7 +151,7 @@ def _explain(arguments: argparse.Namespace) -> int:
 
     program, inputs = _program(arguments)
     settings = {"backend": arguments.backend, "strategy": arguments.strategy}
-    report = explain(program, **settings)(*inputs)
+    report = explain(program, capture=arguments.capture, **settings)(*inputs)
     console = Console()
     for part in report.render():
         console.print(part, highlight=False, markup=False, soft_wrap=True)

@@ -89,6 +89,8 @@ class Report:
     def render(self) -> list[Table | str]:
         """Give the parts of the report for a rich console."""
         parts: list[Table | str] = [f"{_count(len(self.graphs), 'graph')}, {_count(len(self.breaks), 'graph break')}"]
+        if not self.graphs and not self.uncompiled:
+            parts.append("  nothing was captured: the program computes with no tensor")
         parts += [f"  break: {b}" for b in self.breaks]
         parts += [f"  not compiled: {u}" for u in self.uncompiled]
         parts += [f"  compiled again: {r}" for r in self.recompiles]
@@ -100,13 +102,21 @@ class Report:
         return parts
 
 
-def explain(function: Callable[..., object], *, capture: str = "dynamo", **settings: object) -> Callable[..., Report]:
+def explain(
+    function: Callable[..., object],
+    *,
+    capture: str = "dynamo",
+    mode: str | None = None,
+    dynamic: bool | None = None,
+    fullgraph: bool = False,
+    **settings: object,
+) -> Callable[..., Report]:
     """Give a function that compiles `function`, runs it once (backward included) and reports.
 
-    `isthmus.explain(model)(x, y)`; `settings` are the options of `isthmus.compile`. The gradients that the run leaves
-    in `.grad` are those of the sum of all differentiable outputs.
+    `isthmus.explain(model)(x, y)`; the arguments are those of `isthmus.compile`, its options among them. The gradients
+    that the run leaves in `.grad` are those of the sum of all differentiable outputs.
     """
-    session = Session(Options().with_settings(None, settings))
+    session = Session(Options(dynamic=dynamic, fullgraph=fullgraph).with_settings(mode, settings))
     compiled, notes = compile_in(session, function, capture)
 
     def run(*args: object, **kwargs: object) -> Report:

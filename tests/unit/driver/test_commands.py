@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+import isthmus
 from isthmus.driver import commands
 
 PROGRAM = """
@@ -98,3 +100,20 @@ def test_neighbours_of_a_program_can_be_imported(tmp_path: Path, capsys: pytest.
     (tmp_path / "program.py").write_text("from neighbour_of_it import f\n")
     assert commands.run(["trace", f"{tmp_path}/program.py:f", "4xf32"]) == 0
     assert "sin.default" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_a_program_is_explained_as_it_is_captured(
+    capture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    assert commands.run(["explain", f"{path}:f", "3x4xf64!", "--capture", capture]) == 0
+    shown = capsys.readouterr().out
+    assert "1 graph, 0 graph breaks" in shown and "program.py:3:9" in shown
+
+
+def test_explain_takes_the_arguments_of_compile() -> None:
+    report = isthmus.explain(torch.sin, mode="reduce-overhead", dynamic=True, fullgraph=True, strategy="default")
+    assert "1 graph" in str(report(torch.ones(3, requires_grad=True)))
+    assert "nothing was captured" in str(isthmus.explain(lambda: 3)())
