@@ -55,7 +55,7 @@ def gpu_kernels(contractions: str = "auto") -> tuple[str, ...]:
     fuse = f"fuse{{target=gpu contractions={contractions}}}"
     own = {
         "select-library": ("select-library{device=cuda}",),
-        GROUP_DOTS: (),
+        GROUP_DOTS: ("turn-dots",),
         FUSE: (fuse,),
         "schedule": ("scale-saved", "early-checks", "pick-first", "schedule-gpu"),
     }

@@ -35,6 +35,7 @@ from isthmus.ir import Literal, Shape
 from isthmus.passes.analysis.pieces import ACCUMULATES, DEEP, LARGE, PIECE, is_large_product, piece_of
 from isthmus.passes.memory.chunk_region import RowRegion, region_of, row_index
 from isthmus.passes.memory.flatten_rows import flatten_rows
+from isthmus.passes.simplify.turn_dots import turn_dots
 
 FEWEST_ROWS = 128
 """A product of fewer rows leaves a machine idle."""
@@ -65,7 +66,7 @@ def chunk_rows(func: FuncOp, least: int, most: int, deep: int, first: int = 0) -
     """
     if first == 0 and any(is_large_product(op, least, deep) for op in func.body.block.ops):
         flatten_rows(func.body.block, least)
-        _give_transposed(func.body.block)
+        turn_dots(func.body.block, least=0)
     ops = list(func.body.block.ops)
     for op in ops:
         if isinstance(op, prim.DotOp) and is_large_product(op, least, deep) and piece_of(op) is None:
@@ -75,31 +76,6 @@ def chunk_rows(func: FuncOp, least: int, most: int, deep: int, first: int = 0) -
                 _Chunks(func, region, count, first).write()
                 chunk_rows(func, least, most, deep, first + count)
                 return
-
-
-def _give_transposed(block: Block) -> None:
-    """A product of matrices that is only wanted transposed is that of its factors in the other order."""
-    for op in list(block.ops):
-        if not isinstance(op, prim.TransposeOp) or ints(op.perm.data) != (1, 0):
-            continue
-        dot = op.x.owner
-        if not isinstance(dot, prim.DotOp) or not _is_of_matrices(dot) or not dot.y.has_one_use():
-            continue
-        swapped = {"contract_a": dot.contract_b, "contract_b": dot.contract_a}
-        properties = {**dot.properties, **swapped}
-        made = ir.create_op(prim.DotOp, (dot.b, dot.a), (op.y.type,), properties, location=dot.location)
-        block.insert_op_before(made, dot)
-        op.y.replace_all_uses_with(made.results[0])
-        for old in (op, dot):
-            old.detach()
-            old.erase()
-
-
-def _is_of_matrices(dot: prim.DotOp) -> bool:
-    """Whether each factor gives the result one dim."""
-    contracted = len(ints(dot.contract_a.data))
-    ranks = {len(ir.shape_of(v)) for v in (dot.a, dot.b)}
-    return not ints(dot.batch_a.data) and ranks == {contracted + 1}
 
 
 def _pieces(rows: int, size: int, most: int) -> int | None:
