@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
 import pickle
 import struct
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 import torch
 
@@ -165,12 +165,27 @@ def versions(target: Target) -> tuple[str, ...]:
     return (cpu.LLVM_VERSION, source_version(), torch.__version__, target.key)
 
 
+def source_files(folder: str) -> list[str]:
+    """Give the paths of every Python file below a folder, in order, also behind links."""
+    found: list[str] = []
+    for place, names, files in os.walk(folder, followlinks=True):
+        names[:] = [n for n in names if n != "__pycache__"]
+        found += [os.path.join(place, f) for f in files if f.endswith(".py")]
+    return sorted(found)
+
+
+def digest_of_files(paths: Iterable[str], below: str, *more: str | bytes) -> str:
+    """Give the digest of files' places below a folder and contents, and of more."""
+    parts: list[str | bytes] = [*more]
+    for path in paths:
+        with open(path, "rb") as file:
+            parts += [path[len(below) :], file.read()]
+    return cache.digest(*parts)
+
+
 @functools.cache
 def source_version() -> str:
     """A digest of the code that generates code, so that an edit of it makes old entries stale."""
-    package = Path(diagnostics.__file__).parent
-    parts: list[str | bytes] = []
-    sources = [p for folder in ("codegen", "dialects") for p in sorted((package / folder).rglob("*.py"))]
-    for path in (*sources, package / "runtime" / "cpu.py"):
-        parts += [str(path.relative_to(package)), path.read_bytes()]
-    return cache.digest(*parts)
+    package = os.path.dirname(diagnostics.__file__)
+    paths = [p for folder in ("codegen", "dialects") for p in source_files(os.path.join(package, folder))]
+    return digest_of_files([*paths, os.path.join(package, "runtime", "cpu.py")], package)

@@ -10,7 +10,6 @@ import functools
 import os
 import sys
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -27,7 +26,7 @@ from isthmus.driver.options import Options
 from isthmus.driver.rules import registered
 from isthmus.frontend.captured import Captured
 from isthmus.runtime import cache, cpu
-from isthmus.runtime.build import store, stored
+from isthmus.runtime.build import digest_of_files, source_files, store, stored
 from isthmus.runtime.convention import Convention, Executable
 from isthmus.runtime.layout import native_facts
 
@@ -138,20 +137,9 @@ def _surroundings() -> tuple[str, ...]:
 @functools.cache
 def compiler_version() -> str:
     """A digest of the compiler's whole source, of its Python and of the torch that it asks for derivatives."""
-    package = Path(diagnostics.__file__).parent
-    parts: list[str | bytes] = [sys.version, str(torch.version.git_version), str(xdsl.__version__)]
-    for path in sorted(_sources(package)):
-        parts += [str(path.relative_to(package)), path.read_bytes()]
-    return cache.digest(*parts)
-
-
-def _sources(package: Path) -> list[Path]:
-    """Every Python file, also behind the links that put the parts of the package together."""
-    found: list[Path] = []
-    for folder, names, files in os.walk(package, followlinks=True):
-        names[:] = [n for n in names if n != "__pycache__"]
-        found += [Path(folder) / f for f in files if f.endswith(".py")]
-    return found
+    package = os.path.dirname(diagnostics.__file__)
+    around = (sys.version, str(torch.version.git_version), str(xdsl.__version__))
+    return digest_of_files(source_files(package), package, *around)
 
 
 def require_same(outline: Outline, halves: Halves | None) -> Halves:
