@@ -1,4 +1,12 @@
-"""Erase ops whose results nobody uses."""
+"""Erase ops whose results nobody uses.
+
+Before:
+    %a = prim.exp %x : tensor<4xf32>
+    %b = prim.neg %a : tensor<4xf32>
+    func.return %x : tensor<4xf32>
+After:
+    func.return %x : tensor<4xf32>
+"""
 
 from __future__ import annotations
 
