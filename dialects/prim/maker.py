@@ -57,8 +57,7 @@ class Maker:
         except IRError as error:
             where = ir.source_location_of(self.location)
             raise IRError(error.what, op=cls.name, location=where, cure=error.cure) from error
-        op = ir.create_op(cls, operands, made_types, properties, location=self.location)
-        self.block.add_op(op)
+        op = ir.create_op(cls, operands, made_types, properties, location=self.location, into=self.block)
         self._made[_key(cls, operands, properties, results)] = op
         return op
 
@@ -111,8 +110,8 @@ class Maker:
     def _like(self, op: PrimOp, operands: tuple[SSAValue, ...], results: Sequence[Attribute] | None) -> PrimOp:
         """Make an op like `op`; of operands of the same types, the result types are the same."""
         if all([new.type is old.type for new, old in zip(operands, ir.operands_of(op), strict=True)]):
-            made = ir.create_op(type(op), operands, [r.type for r in op.results], op.properties, location=self.location)
-            self.block.add_op(made)
+            types = [r.type for r in op.results]
+            made = ir.create_op(type(op), operands, types, op.properties, location=self.location, into=self.block)
             self._made[_key(type(op), operands, op.properties, results)] = made
             return made
         return self.op(type(op), operands, literals_of(op), results)

@@ -119,10 +119,18 @@ def align(
         _unify_access(joint, value, a, joint.shifted(b))
     joint.match_sizes()
     sizes, new = joint.finish()
-    frames = {n: tuple(e.substitute(new) for e in frame) for n, frame in first[1].items()}
-    for n, frame in second[1].items():
-        frames.setdefault(n, tuple(e.substitute(new) for e in joint.shifted(frame)))
+    frames = _moved(first[1], new[: len(first[0])])
+    for n, frame in _moved(second[1], new[len(first[0]) : len(first[0]) + len(second[0])]).items():
+        frames.setdefault(n, frame)
     return sizes, frames
+
+
+def _moved(frames: dict[Node, Index], new: Sequence[Expr]) -> dict[Node, Index]:
+    """Give frames in other dims; many nodes have the same."""
+    if all([e is dim(k) for k, e in enumerate(new)]):
+        return dict(frames)
+    moved = {frame: tuple([e.substitute(new) for e in frame]) for frame in dict.fromkeys(frames.values())}
+    return {n: moved[frame] for n, frame in frames.items()}
 
 
 def _unify_access(joint: Joint, value: Value, a: Index, b: Index) -> None:

@@ -168,9 +168,7 @@ class Emitter:
         """Append a body op."""
         where = ir.UNKNOWN if location is None else location.location
         types = [ir.scalar(d) for d in dtypes]
-        op = ir.create_op(cls, operands, types, properties, location=where)
-        self.block.add_op(op)
-        return op
+        return ir.create_op(cls, operands, types, properties, location=where, into=self.block)
 
     def map(self, index: Sequence[Expr]) -> tuple[Map, list[SSAValue]]:
         """Give the map of an index and the values that it names, numbered from v0."""

@@ -68,6 +68,8 @@ class Merger:
         """The kernels among the readers of a value, by the number of their last node."""
         self.alive: dict[Cluster, None] = {}
         self.refusals: dict[tuple[Node, Node], Refusal] = {}
+        self._hopeless: set[tuple[Cluster, Cluster]] = set()
+        """Pairs that were tried: while both are there and only merges happen, nothing that refused them changes."""
         self._queue: list[tuple[float, int, int, Cluster, Cluster]] = []
         self._count = 0
         self.trials = 0
@@ -161,6 +163,7 @@ class Merger:
 
     def run(self) -> None:
         """Merge until no pair is left to try."""
+        self._hopeless.clear()
         for cluster in list(self.alive):
             self._push_neighbours(cluster, both=False)
         while self._queue:
@@ -242,6 +245,8 @@ class Merger:
 
     def attempt(self, first: Cluster, second: Cluster) -> Cluster | None:
         """Give the kernel of both where there is one and it moves less; else note why not."""
+        if (first, second) in self._hopeless:
+            return None
         self.trials += 1
         try:
             merged = self._merge(first, second)
@@ -317,6 +322,7 @@ class Merger:
         return merged
 
     def _refuse(self, first: Cluster, second: Cluster, reason: str) -> None:
+        self._hopeless.add((first, second))
         a, b = _last_node(first), _last_node(second)
         self.refusals[a, b] = Refusal(a, b, reason)
 

@@ -150,27 +150,11 @@ def _function(
         new.name_hint = argument.name_hint
         copies[argument] = new
     for op in ops:
-        block.add_op(_copy(op, copies))
+        ir.copied(op, copies, block)
     returned = [copies[v] for v in results]
     block.add_op(ir.create_op(ReturnOp, returned, ()))
     kind = FunctionType.from_lists([a.type for a in arguments], [v.type for v in results])
     return FuncOp(name, kind, Region(block))
-
-
-def _copy(op: Operation, copies: dict[SSAValue, SSAValue]) -> Operation:
-    copy = ir.create_op(
-        type(op),
-        [copies[v] for v in ir.operands_of(op)],
-        [r.type for r in op.results],
-        op.properties,
-        location=op.location,
-        regions=[r.clone() for r in op.regions],
-        attributes=op.attributes,
-    )
-    for old, new in zip(op.results, copy.results, strict=True):
-        new.name_hint = old.name_hint
-        copies[old] = new
-    return copy
 
 
 def _add_symbols(func: FuncOp) -> None:
