@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import TorchRuntimeError
 
 from isthmus.diagnostics import nearest
 from isthmus.frontend.locations import is_library
@@ -104,7 +104,7 @@ def error_text(error: Exception) -> str:
         del frames[0]  # the command itself
     own = [k for k, frame in enumerate(frames) if not is_library(frame.filename)]
     ours = any(frame.filename.startswith(_PACKAGE) for frame in frames[own[-1] if own else 0 :])
-    if ours and not isinstance(error, TorchDynamoException):  # whose text names the user's line
+    if ours and not isinstance(error, TorchRuntimeError):  # the user's, met by Dynamo: its text names the line
         return "".join(traceback.format_exception(error)).rstrip()
     if not own and isinstance(error, (ValueError, OSError, AttributeError, ImportError)):
         return f"error: {error}"

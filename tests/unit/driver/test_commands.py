@@ -86,6 +86,17 @@ def test_a_mistake_is_told_without_the_compilers_own_frames(
     assert "isthmus/" not in shown and "_dynamo/" not in shown
 
 
+def test_a_mistake_of_the_compiler_shows_all_frames(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    monkeypatch.setattr("isthmus.driver.session.captured_hints", None)
+    assert commands.run(["trace", f"{path}:f", "3x4xf64!"]) == 1
+    shown = capsys.readouterr().err
+    assert "not callable" in shown and "compile_captured" in shown
+
+
 def test_an_import_that_fails_inside_the_program_names_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
