@@ -163,6 +163,7 @@ def _rebuilt(op: kernel.FusedOp, maps: Mapping[Operation, kernel.Map], lengths: 
             properties["map"] = maps[inner]
         operands = [values[v] for v in ir.operands_of(inner)]
         copy = ir.create_op(type(inner), operands, [r.type for r in inner.results], properties)
+        copy.attributes.update(inner.attributes)
         values.update(zip(inner.results, copy.results, strict=True))
         made.append(copy)
     body.add_ops(made)

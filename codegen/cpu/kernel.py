@@ -19,6 +19,7 @@ from isthmus.codegen.cpu.memory import fill, pointer
 from isthmus.codegen.cpu.plan import FUSED_ACCUMULATORS, Plan, Walk
 from isthmus.codegen.cpu.reductions import Accumulator, identity
 from isthmus.codegen.cpu.sizes import SizeValues
+from isthmus.codegen.cpu.stages import STRIP, Stage, Strips, stages_of
 from isthmus.codegen.cpu.state import State
 from isthmus.codegen.cpu.vector_loop import unless_empty, vector_loop
 from isthmus.codegen.dtypes import constant
@@ -232,7 +233,26 @@ class Loops:
                 self.state.indices[vector] = position
                 self._point()
 
+        stages = () if self.kernel.rows or registers else stages_of(self.plan)
+        if len(stages) > 1:
+            self._in_stages(low, high, stages)
+            return
         vector_loop(self.state, (low, high), self.plan.lanes, unroll, block, registers, length)
+
+    def _in_stages(self, low: Value, high: Value, stages: Sequence[Stage]) -> None:
+        """Walk neighbouring points strip by strip, once for each stage."""
+        f, state, (vector,) = self.f, self.state, self.plan.scopes[2]
+        strips = Strips(state, self.body, stages)
+        with f.loop(low, high, STRIP) as start:
+            end = f.intrinsic("smin", start + STRIP, high)
+            for stage in stages:
+
+                def block(position: Value, mask: Value | None, copy: int, stage: Stage = stage) -> None:
+                    with state.frame(), state.vector(self.plan.lanes, mask, copy):
+                        state.indices[vector] = position
+                        strips.emit(stage, position - start)
+
+                vector_loop(state, (start, end), self.plan.lanes, 1, block, ())
 
     def _point(self) -> None:
         """Emit one point (or vector of points): level by level."""

@@ -23,6 +23,7 @@ from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
 from isthmus.passes.memory.attention_schedule import schedule_attention
 from isthmus.passes.memory.contract_schedule import schedule_contraction
+from isthmus.passes.memory.stages import cut_in_stages
 from isthmus.sizes import Dim, Size
 
 SHORT_ROW = 16
@@ -90,7 +91,7 @@ def schedule(op: kernel.FusedOp, vector_bits: int) -> None:
     if vector is not None:
         set_("vector", Literal.of(vector))
         set_("width", Literal.of(width))
-        set_("unroll", Literal.of(_unroll(op)))
+        set_("unroll", Literal.of(1 if cut_in_stages(op) else _unroll(op)))
     _choose_residence(op)
 
 
