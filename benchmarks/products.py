@@ -1,6 +1,6 @@
 """Who multiplies faster, a kernel of ours or the library: plain products, by shape and layout.
 
-Usage: python benchmarks/products.py [--seconds 0.3] [--layouts NN NT TN] [MxNxK ...]
+Usage: python benchmarks/products.py [--seconds 0.3] [--dtype f32] [--layouts NN NT TN] [MxNxK ...]
 
 Contestants take turns within one process; figures are the 10 % quantile of process CPU time with one
 thread and the share of the machine's peak, which a loop of multiply-adds in registers measures.
@@ -46,21 +46,22 @@ SHAPES = (
     (64, 1024, 256),
 )
 LAYOUTS = ("NN", "NT", "TN")
+DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
 Step = Callable[[], object]
 
 
-def product_text(m: int, n: int, k: int, layout: str) -> str:
+def product_text(m: int, n: int, k: int, layout: str, dtype: str = "f32") -> str:
     """A function with one contraction, not yet scheduled."""
     a, b = layout
     left, right = (f"{m}x{k}" if a == "N" else f"{k}x{m}"), (f"{k}x{n}" if b == "N" else f"{n}x{k}")
-    return f"""func.func @f(%a: tensor<{left}xf32>, %b: tensor<{right}xf32>) -> tensor<{m}x{n}xf32> {{
+    return f"""func.func @f(%a: tensor<{left}x{dtype}>, %b: tensor<{right}x{dtype}>) -> tensor<{m}x{n}x{dtype}> {{
   %r = kernel.contract %a, %b {{sizes = [{m}, {n}, {k}], classes = ["m", "n", "k"]}} ({{
-    %u = kernel.load {{operand = 0, map = [{"d0, d2" if a == "N" else "d2, d0"}]}} : f32
-    %v = kernel.load {{operand = 1, map = [{"d2, d1" if b == "N" else "d1, d2"}]}} : f32
-    %y = kernel.dot %u, %v {{dims = [2]}} : f32
+    %u = kernel.load {{operand = 0, map = [{"d0, d2" if a == "N" else "d2, d0"}]}} : {dtype}
+    %v = kernel.load {{operand = 1, map = [{"d2, d1" if b == "N" else "d1, d2"}]}} : {dtype}
+    %y = kernel.dot %u, %v {{dims = [2]}} : {dtype}
     kernel.store %y {{result = 0, map = [d0, d1]}}
-  }}) : tensor<{m}x{n}xf32>
-  func.return %r : tensor<{m}x{n}xf32>
+  }}) : tensor<{m}x{n}x{dtype}>
+  func.return %r : tensor<{m}x{n}x{dtype}>
 }}"""
 
 
@@ -137,16 +138,17 @@ def alternating(steps: Sequence[Step], seconds: float) -> list[float]:
     return [sorted(own)[len(own) // 10] for own in samples]
 
 
-def factors(m: int, n: int, k: int, layout: str) -> tuple[Tensor, Tensor]:
+def factors(m: int, n: int, k: int, layout: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     a = torch.randn(m, k) if layout[0] == "N" else torch.randn(k, m)
     b = torch.randn(k, n) if layout[1] == "N" else torch.randn(n, k)
-    return a, b
+    return a.to(dtype), b.to(dtype)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shapes", nargs="*")
     parser.add_argument("--seconds", type=float, default=0.3)
+    parser.add_argument("--dtype", choices=DTYPES, default="f32")
     parser.add_argument("--layouts", nargs="*", default=LAYOUTS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -154,14 +156,16 @@ def main() -> None:
     print(f"peak of one core {top / 1e9:.1f} GFLOPS")
     print(f"{'MxNxK':>16} {'':3} {'library':>14} {'own':>14} {'ratio':>7} {'compiled':>9}")
     shapes = [tuple(map(int, s.split("x"))) for s in options.shapes] or SHAPES
+    dtype = DTYPES[options.dtype]
     for m, n, k in shapes:
+        tolerance = 1e-5 * k**0.5 + torch.finfo(dtype).eps
         for layout in options.layouts:
-            a, b = factors(m, n, k, layout)
+            a, b = factors(m, n, k, layout, dtype)
             left, right = (a if layout[0] == "N" else a.t()), (b if layout[1] == "N" else b.t())
-            y, z = torch.empty(m, n), torch.empty(m, n)
-            run, compiled = own_product(product_text(m, n, k, layout), (a, b, z))
+            y, z = torch.empty(m, n, dtype=dtype), torch.empty(m, n, dtype=dtype)
+            run, compiled = own_product(product_text(m, n, k, layout, options.dtype), (a, b, z))
             library, own = alternating([lambda: torch.mm(left, right, out=y), run], options.seconds)  # noqa: B023
-            assert (y - z).abs().max() <= 1e-5 * k**0.5 * (1 + y.abs().max())
+            assert (y - z).abs().max() <= tolerance * (1 + y.abs().max())
             shares = [2.0 * m * n * k / t / top for t in (library, own)]
             figures = " ".join(f"{t * 1e6:8.0f} us {s:4.0%}" for t, s in zip((library, own), shares, strict=True))
             print(
