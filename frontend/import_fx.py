@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import cast
 
 import torch
 from torch import Tensor, fx
@@ -17,6 +18,7 @@ from isthmus.diagnostics import UnsupportedError
 from isthmus.frontend import noise, structured
 from isthmus.frontend.captured import Captured, Input
 from isthmus.frontend.finish import finish
+from isthmus.frontend.known_nodes import KnownNodes, Target, seems_to_write
 from isthmus.frontend.locations import from_stack_trace
 from isthmus.frontend.memo import Memo
 from isthmus.frontend.modes import restored_modes
@@ -34,25 +36,37 @@ def import_graph(graph: fx.GraphModule, example_inputs: Sequence[object], *, nam
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
     shape_env = _shape_env(placeholders)
     inputs = [_input(p, x) for p, x in zip(placeholders, example_inputs, strict=True)]
-    for _ in range(3):
+    trains = any(isinstance(x, Tensor) and x.requires_grad for x in example_inputs)
+    remember = not any(_is_structured(n) or (trains and seems_to_write(n)) for n in graph.graph.nodes)
+    for _ in range(4):
         fake_mode = FakeTensorMode(shape_env=shape_env)
         with _tracing_with(fake_mode):
             fakes = [_fakify(fake_mode, p, x) for p, x in zip(placeholders, example_inputs, strict=True)]
             recorder = Recorder(fake_mode, SizeReader(shape_env))
-            captured = _run(graph, recorder, fakes, inputs, example_inputs, name)
-        if recorder.sizes.is_current():
+            known = KnownNodes(recorder) if remember else None
+            try:
+                captured = _run(GraphImporter(graph, recorder, known), fakes, inputs, example_inputs, name)
+            except Exception:
+                if known is None or not known.used:
+                    raise
+                remember = False
+                continue
+        if known is not None and known.used and recorder.reads_history:
+            remember = False
+        elif recorder.sizes.is_current():
             return captured
-        # The run itself taught torch that more sizes are equal: write them one way, from the start.
+        # else the run itself taught torch that more sizes are equal: write them one way, from the start.
     raise UnsupportedError("the sizes of the program do not settle")
 
 
 class GraphImporter(fx.Interpreter):
     """Interprets a torch-level graph under a recorder; structured calls keep their bodies as regions."""
 
-    def __init__(self, graph: fx.GraphModule, recorder: Recorder) -> None:
+    def __init__(self, graph: fx.GraphModule, recorder: Recorder, known: KnownNodes | None = None) -> None:
         super().__init__(graph)
         self.extra_traceback = False
         self.recorder = recorder
+        self.known = known
         self.node: fx.Node | None = None
 
     def run_node(self, n: fx.Node) -> object:
@@ -65,11 +79,28 @@ class GraphImporter(fx.Interpreter):
     def call_function(self, target: object, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         handler = structured.handler_of(target)
         if handler is None:
-            with noise.torchs_own(self.recorder) if target in noise.FUNCTIONS else nullcontext():
-                return super().call_function(target, args, kwargs)  # pyright: ignore[reportArgumentType]
+            if target in noise.FUNCTIONS:
+                with noise.torchs_own(self.recorder):
+                    return super().call_function(target, args, kwargs)  # pyright: ignore[reportArgumentType]
+            return self._called(cast(Target, target), args, kwargs, super().call_function)
         assert self.node is not None
+        self.recorder.reads_history = True
         with self.recorder.errors_at(structured.name_of(target)):
             return handler(Call(self.recorder, _run_body, args, kwargs, self.node.meta.get("example_value")))
+
+    def call_method(self, target: object, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        return self._called(cast(str, target), args, kwargs, super().call_method)
+
+    def _called(
+        self, target: Target, args: tuple[object, ...], kwargs: dict[str, object], call: Callable[..., object]
+    ) -> object:
+        if self.known is None:
+            return call(target, args, kwargs)
+        return self.known.run(target, args, kwargs, lambda: call(target, args, kwargs))
+
+
+def _is_structured(node: fx.Node) -> bool:
+    return node.op == "call_function" and structured.handler_of(node.target) is not None
 
 
 def _run_body(graph: fx.GraphModule, recorder: Recorder, args: Sequence[object]) -> object:
@@ -77,13 +108,13 @@ def _run_body(graph: fx.GraphModule, recorder: Recorder, args: Sequence[object])
 
 
 def _run(
-    graph: fx.GraphModule,
-    recorder: Recorder,
+    importer: GraphImporter,
     fakes: Sequence[object],
     inputs: Sequence[Input],
     example_inputs: Sequence[object],
     name: str,
 ) -> Captured:
+    recorder = importer.recorder
     for fake in fakes:
         if isinstance(fake, Tensor):
             recorder.add_input(fake)
@@ -91,7 +122,7 @@ def _run(
             recorder.add_size()
     with restored_modes():
         with recorder.fake_mode, Memo(recorder.fake_mode), python_dispatcher(), recorder:
-            result = GraphImporter(graph, recorder).run(*fakes)
+            result = importer.run(*fakes)
             outputs = [v for v in pytree.tree_leaves(result)] if result is not None else []
         return finish(recorder, inputs, fakes, example_inputs, outputs, name)
 

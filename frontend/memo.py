@@ -31,8 +31,8 @@ Key = tuple[object, ...]
 
 
 @dataclass(frozen=True)
-class _Fresh:
-    """A result with a storage of its own."""
+class FakeLooks:
+    """How a tensor that is made anew looks."""
 
     shape: Sequence[int | torch.SymInt]
     strides: Sequence[int | torch.SymInt]
@@ -44,7 +44,7 @@ class _Fresh:
 class _Remembered:
     """What a call gives: `results` by their looks, or (None) views that the operator itself makes."""
 
-    results: tuple[_Fresh, ...] | None
+    results: tuple[FakeLooks, ...] | None
     container: type | None
     """list or tuple, where it does not give one tensor."""
 
@@ -83,7 +83,7 @@ class Memo(TorchDispatchMode):
             return args[0].fake_device
         if not _depends_on_looks(func):
             return func(*args, **(kwargs or {}))
-        reader = _KeyReader(self.fake_mode)
+        reader = KeyReader(self.fake_mode)
         parts = [*map(reader.part, args)]
         if kwargs:
             parts += [(name, reader.part(value)) for name, value in kwargs.items()]
@@ -120,16 +120,16 @@ class Memo(TorchDispatchMode):
         made = [self._fresh(f) for f in found.results]
         return made[0] if found.container is None else found.container(made)
 
-    def _fresh(self, looks: _Fresh) -> FakeTensor:
+    def _fresh(self, looks: FakeLooks) -> FakeTensor:
         with undispatched():
             empty = torch.empty_strided(looks.shape, looks.strides, dtype=looks.dtype, device="meta")
         return FakeTensor(self.fake_mode, empty, looks.device)
 
-    def _learn(self, func: OpOverload, result: object, reader: _KeyReader) -> _Remembered | None:
+    def _learn(self, func: OpOverload, result: object, reader: KeyReader) -> _Remembered | None:
         """Give what to remember of a call; None where it gives anything but plain new tensors, or views of one."""
         container = type(result) if isinstance(result, list | tuple) else None
         flat = [result] if container is None else list(cast(Sequence[object], result))
-        plain = [r for r in flat if _is_plain(r, self.fake_mode)]
+        plain = [r for r in flat if is_plain(r, self.fake_mode)]
         if not plain or len(plain) != len(flat) or container not in (None, list, tuple):
             return None
         given = {storage_of(t) for t in reader.tensors}
@@ -139,16 +139,16 @@ class Memo(TorchDispatchMode):
         storages = {storage_of(r) for r in plain}
         if len(storages) != len(plain) or storages & given:
             return None
-        fresh = tuple(_Fresh(tuple(r.shape), r.stride(), r.dtype, r.fake_device) for r in plain)
+        fresh = tuple(FakeLooks(tuple(r.shape), r.stride(), r.dtype, r.fake_device) for r in plain)
         if not reader.symbolic and not all(
-            dispatch_keys(self._fresh(f)) == dispatch_keys(r) and _fills_its_storage(r)
+            dispatch_keys(self._fresh(f)) == dispatch_keys(r) and fills_its_storage(r)
             for f, r in zip(fresh, plain, strict=True)
         ):
             return None
         return _Remembered(fresh, container)
 
 
-class _KeyReader:
+class KeyReader:
     """What a call's result depends on: how its tensors look, and every other argument with its type."""
 
     def __init__(self, fake_mode: FakeTensorMode) -> None:
@@ -172,7 +172,7 @@ class _KeyReader:
         return None
 
     def _looks(self, tensor: Tensor) -> object:
-        if not _is_plain(tensor, self.fake_mode):
+        if not is_plain(tensor, self.fake_mode):
             self.known = False
             return None
         self.tensors.append(tensor)
@@ -211,7 +211,8 @@ def _depends_on_looks(func: object) -> bool:
     return func.is_view or (not aliases and all("Tensor" in str(r.type) for r in schema.returns))
 
 
-def _is_plain(value: object, fake_mode: FakeTensorMode) -> TypeGuard[FakeTensor]:
+def is_plain(value: object, fake_mode: FakeTensorMode) -> TypeGuard[FakeTensor]:
+    """Tell whether a value is a fake tensor that its looks say everything about."""
     if type(value) is not FakeTensor or value.fake_mode is not fake_mode or value.constant is not None:
         return False
     return value.layout is torch.strided
@@ -221,6 +222,7 @@ def _expression(size: int | torch.SymInt) -> object:
     return size if type(size) is int else cast(torch.SymInt, size).node.expr
 
 
-def _fills_its_storage(tensor: Tensor) -> bool:
+def fills_its_storage(tensor: Tensor) -> bool:
+    """Tell whether a tensor's storage begins and ends where it does."""
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else -1
     return tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == (last + 1) * tensor.element_size()

@@ -35,11 +35,31 @@ def dispatch_keys(tensor: Tensor) -> int:
     return torch._C._dispatch_keys(tensor).raw_repr()
 
 
+def open_transforms() -> set[str]:
+    """Give the kinds of torch.func's transforms that are open: "Grad", "Jvp", "Vmap"."""
+    return {level.key().name for level in torch._C._functorch.get_interpreter_stack() or ()}
+
+
 @contextmanager
 def as_kernels_see(fake_mode: FakeTensorMode) -> Generator[None]:
     """Run on fake tensors as the meta tensors that they are; gives meta tensors."""
     with in_kernel_invocation_manager(fake_mode):
         yield
+
+
+@contextmanager
+def below_modes(fake_mode: FakeTensorMode) -> Generator[None]:
+    """Work on fake tensors as the meta tensors that they are, seen by no mode, no tape, no dispatcher in Python."""
+    with (
+        in_kernel_invocation_manager(fake_mode),
+        torch._C._ExcludeDispatchKeyGuard(_PRE_DISPATCH),
+        torch._C._DisablePythonDispatcher(),
+        torch._C._AutoDispatchBelowAutograd(),
+    ):
+        yield
+
+
+_PRE_DISPATCH = torch._C.DispatchKeySet(torch._C.DispatchKey.PreDispatch)
 
 
 def undispatched() -> AbstractContextManager[None]:
