@@ -226,7 +226,8 @@ def test_threads_that_share_a_function(mode: str | None) -> None:
 
 def test_threads_that_train() -> None:
     def work(device: str) -> None:
-        first, second = model(device), model(device)
+        first = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 10)).to(device)
+        second = copy.deepcopy(first)  # threads share the generator
         step = isthmus.train_step(
             first, lambda m, x: m(x).square().mean(), torch.optim.SGD(first.parameters(), lr=1e-2)
         )
