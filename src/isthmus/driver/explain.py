@@ -36,7 +36,7 @@ class Direction:
     kernels: int
     library_calls: Counter[str]
     refused: tuple[tuple[str, str], ...]
-    """Kernel that was not joined with its neighbour, and the reason."""
+    """An earlier step that a kernel or library call was not joined with, and the reason."""
     products: int = 0
     """Kernels that multiply matrices, with pointwise work in their prologue or epilogue."""
     priced: tuple[str, ...] = ()
@@ -177,11 +177,25 @@ def _direction(name: str, module: ModuleOp, fallbacks: tuple[tuple[str, str], ..
     refused: list[tuple[str, str]] = []
     for op in launches:
         entries = cast(tuple[tuple[object, object], ...], ir.literal(op, "refused") or ())
-        refused += [(str(producer), str(reason)) for producer, reason in entries]
+        refused += [(_step(op, cast(int, number)), str(reason)) for number, reason in entries]
     products = sum(isinstance(op, kernel.ContractOp) for op in own)
     attentions = sum(isinstance(op, kernel.StreamOp) for op in own)
     priced = tuple(dict.fromkeys(_priced(op) for op in own if isinstance(op, kernel.ContractOp) and op.block_sizes))
     return Direction(name, len(own), calls, tuple(refused), products, priced, fallbacks, attentions)
+
+
+def _step(launch: kernel.LaunchOp, number: int) -> str:
+    """Name a step of the block by its number as `fuse` counts them: what it is, and the user's line where known.
+
+    Only where all steps are launches: others may have been added since.
+    """
+    block = launch.parent_block()
+    steps = [*block.ops][:-1] if block is not None else []
+    if number >= len(steps) or not all(isinstance(step, kernel.LaunchOp) for step in steps):
+        return f"step {number}"
+    what = ir.literal(steps[number], "symbol") if isinstance(steps[number], kernel.ExternOp) else "the kernel"
+    place = ir.source_location(steps[number])
+    return f"{what} of {place}" if place else f"{what} of step {number}"
 
 
 def _priced(op: kernel.ContractOp) -> str:

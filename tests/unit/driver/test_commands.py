@@ -128,3 +128,14 @@ def test_explain_takes_the_arguments_of_compile() -> None:
     report = isthmus.explain(torch.sin, mode="reduce-overhead", dynamic=True, fullgraph=True, strategy="default")
     assert "1 graph" in str(report(torch.ones(3, requires_grad=True)))
     assert "nothing was captured" in str(isthmus.explain(lambda: 3)())
+
+
+def test_what_was_not_joined_is_named_by_what_it_is_and_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("def f(x, w):\n    return (x @ w).relu().sum()\n")
+    assert commands.run(["explain", f"{path}:f", "4x4xf32", "4x4xf32!"]) == 0
+    shown = capsys.readouterr().out
+    assert "not fused with prim.dot of" in shown and "not fused with the kernel of" in shown
+    assert "program.py:2:13: it needs whole rows of the product" in shown
