@@ -73,9 +73,13 @@ class _Writes:
 
     def __init__(self, mutations: Sequence[Mutation]) -> None:
         self._all = mutations
-        simple = [m for m in mutations if m.geometry is None and m.result is not None and m.counted]
-        self._simple = [(m, cast(int, m.result), m.argument) for m in simple]
-        self._others = [m for m in mutations if m not in simple]
+        self._simple: list[tuple[Mutation, int, int]] = []
+        self._others: list[Mutation] = []
+        for m in mutations:
+            if m.geometry is None and m.result is not None and m.counted:
+                self._simple.append((m, m.result, m.argument))
+            else:
+                self._others.append(m)
         self._recorded = [m.argument for m in mutations if not m.hidden]
 
     def left(self, values: Sequence[Value], results: Sequence[Tensor]) -> Sequence[Mutation]:
