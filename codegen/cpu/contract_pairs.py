@@ -7,6 +7,7 @@ is 0. The instruction takes denormals for 0 and rounds its two additions, first 
 
 from __future__ import annotations
 
+from isthmus.codegen.cpu.contract_panels import pieces
 from isthmus.codegen.llvm_text import I64, PTR, Function, Module, Type, Value
 from isthmus.dialects.target import Target
 
@@ -35,28 +36,28 @@ def pairs_name(width: int, lanes: int) -> str:
 def emit_pairs(module: Module, width: int, lanes: int) -> None:
     """Write `void @name(ptr panels, i64 count, i64 steps)`: `count` neighbours in panels of `width`, in place.
 
-    A row of words is written after the two rows that it is made of were read, and never past rows that are still to be
-    read; up to a vector may be written past the last panel.
+    A row of words is written after the two rows that it is made of were read, and over none that is still to be read.
     """
     f = Function(module, pairs_name(width, lanes), [("panels", PTR), ("count", I64), ("steps", I64)])
     panels, count, steps = f.arguments
     whole, pairs = f.binary("ashr", steps, f.index(1)), f.binary("ashr", steps + 1, f.index(1))
-    words = Type.of("i32", lanes)
-    starts = range(0, width, lanes)
 
-    def row(base: Value, number: Value) -> list[Value]:
+    def row(base: Value, number: Value) -> list[tuple[Value, Type]]:
         at = f.address(base, number * width, "i32")
-        return [f.address(at, start, "i32") for start in starts]
+        return [(f.address(at, start, "i32"), Type.of("i32", size)) for start, size in pieces(width, lanes)]
+
+    def lower(x: Value) -> Value:
+        return f.binary("lshr", x, f.const(16, x.type))
 
     with f.loop(0, count, width) as i:
         source, target = f.address(panels, i * steps, "i32"), f.address(panels, i * pairs, "i32")
         with f.loop(0, whole) as pair:
-            rows = [[f.load(at, words) for at in row(source, pair * 2 + odd)] for odd in (0, 1)]
-            made = [f.binary("lshr", x, f.const(16, words)) | (y & UPPER) for x, y in zip(*rows, strict=True)]
-            for at, value in zip(row(target, pair), made, strict=True):
+            even, odd = ([f.load(*at) for at in row(source, pair * 2 + n)] for n in (0, 1))
+            made = [lower(x) | (y & UPPER) for x, y in zip(even, odd, strict=True)]
+            for (at, _), value in zip(row(target, pair), made, strict=True):
                 f.store(value, at)
         with f.loop(whole, pairs) as pair:
-            last = [f.binary("lshr", f.load(at, words), f.const(16, words)) for at in row(source, pair * 2)]
-            for at, value in zip(row(target, pair), last, strict=True):
+            made = [lower(f.load(*at)) for at in row(source, pair * 2)]
+            for (at, _), value in zip(row(target, pair), made, strict=True):
                 f.store(value, at)
     f.finish()

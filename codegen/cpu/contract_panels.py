@@ -101,7 +101,7 @@ class _Straight(_Panels):
                 with f.loop(low, high) as step:
                     row = self.read_at(self.read_at(self.source, step * self.stride), i)
                     target = self.at(panel, step * width)
-                    for start, lanes in _pieces(width, self.lanes):
+                    for start, lanes in pieces(width, self.lanes):
                         f.store(self.read(self.read_at(row, start), lanes), self.at(target, start))
             with f.when(f.compare("slt", whole, self.count)):
                 panel = self.at(self.out, whole * self.steps)
@@ -110,7 +110,7 @@ class _Straight(_Panels):
                     self.copy_one(source, self.at(panel, step * width + i))
 
 
-def _pieces(width: int, lanes: int) -> list[tuple[int, int]]:
+def pieces(width: int, lanes: int) -> list[tuple[int, int]]:
     """Cut a panel into vectors that fill it exactly: start and lanes of each."""
     found, start = list[tuple[int, int]](), 0
     while start < width:

@@ -170,7 +170,7 @@ def in_pairs(a, b, block):
 
 
 @pytest.mark.parametrize("layout", ["NT", "TN"])
-@pytest.mark.parametrize("m,n,depth", [(1, 1, 1), (31, 70, 37), (45, 33, 64)])
+@pytest.mark.parametrize("m,n,depth", [(1, 1, 1), (31, 70, 37), (45, 33, 64), (45, 70, 33)])
 def test_pairs_are_added_in_their_order(m, n, depth, layout):
     inputs = factors(m, n, depth, layout, "bf16")
     loaded = with_emulated_pairs(m, n, depth, layout)
