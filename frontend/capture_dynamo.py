@@ -15,7 +15,7 @@ from torch._dynamo.exc import InternalTorchDynamoError, ShortenTraceback, TorchR
 
 from isthmus import diagnostics
 from isthmus.diagnostics import CompileError, SourceLocation, UnsupportedError
-from isthmus.frontend import overlap
+from isthmus.frontend import dynamo_repairs, overlap
 from isthmus.frontend.active import MeetingTransforms
 from isthmus.frontend.captured import Captured, CompileCaptured, Compiled
 from isthmus.frontend.collector import collector_paused
@@ -42,6 +42,7 @@ DYNAMIC: Mapping[bool | None, Mapping[str, bool]] = {
 """What `dynamic` means, as settings while Dynamo traces: Dynamo itself would set them around every call."""
 
 repair()
+dynamo_repairs.repair()
 skip_frames_of(*(f"isthmus.{part}" for part in ("codegen", "dialects", "driver", "passes", "runtime")))
 
 

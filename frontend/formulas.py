@@ -22,7 +22,7 @@ def determinant(operands: Sequence[Tensor], results: Sequence[Tensor], cotangent
     if a.numel() == 0:
         return [torch.zeros_like(a)]
     count = a.shape[-1]
-    if isinstance(count, int) and count == 1:
+    if type(count) is int and count == 1:
         return [seed[..., None, None].clone()]
     pivots = torch.linalg.lu_factor_ex(a.detach()).LU.diagonal(dim1=-2, dim2=-1).abs()
     smallest = 8 * torch.finfo(a.dtype).eps * count * pivots.amax(-1)

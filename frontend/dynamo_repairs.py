@@ -1,0 +1,66 @@
+"""Dynamo and user rules inside of torch.func's transforms: what is differentiated there counts as wanting a gradient.
+
+Dynamo keeps a `torch.autograd.Function` in the graph only where an argument wants a gradient by itself. Inside of
+`grad`, `vjp`, `jacrev` and `vmap` none does, so that Dynamo would write down forward alone and the rule would be lost
+without a word. Its own stand-in for the rule cannot be batched: inside of `vmap` the graph ends.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.misc import AutogradFunctionVariable
+
+from isthmus.frontend.torch_private import open_transforms
+
+Apply = Callable[..., VariableTracker]
+
+
+def keeping_rules(apply: Apply) -> Apply:
+    """Give Dynamo's way to call a user rule, made right inside of transforms."""
+
+    @functools.wraps(apply)
+    def repaired(self: Any, tx: Any, args: list[VariableTracker], kwargs: dict[str, VariableTracker]) -> Any:
+        levels = open_transforms()
+        if "Vmap" in levels and ("Grad" in levels or _wants_gradient(tx)):
+            unimplemented(
+                gb_type="autograd.Function inside of vmap",
+                context=str(self),
+                explanation="Dynamo has no form of a torch.autograd.Function over all examples of a vmap.",
+                hints=["Compile with capture='trace'."],
+            )
+        marked: list[Any] = []
+        if "Grad" in levels:
+            VariableTracker.visit(lambda variable: _mark(variable, marked), (args, kwargs))
+        try:
+            return apply(self, tx, args, kwargs)
+        finally:
+            for variable in marked:
+                variable.requires_grad = False
+
+    return repaired
+
+
+def _mark(variable: Any, marked: list[Any]) -> None:
+    dtype = getattr(variable, "dtype", None)
+    if isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex) and not variable.requires_grad:
+        variable.requires_grad = True
+        marked.append(variable)
+
+
+def _wants_gradient(tx: Any) -> bool:
+    """Whether any tensor that the graph was given wants a gradient: inside of vmap none says so by itself."""
+    known = (tracked.fake for tracked in tx.output.tracked_fakes)
+    return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in known)
+
+
+def repair() -> None:
+    """Wrap Dynamo's method once."""
+    apply = getattr(AutogradFunctionVariable, "call_apply", None)
+    if apply is not None and not hasattr(apply, "__wrapped__"):
+        setattr(AutogradFunctionVariable, "call_apply", keeping_rules(apply))  # noqa: B010
