@@ -7,6 +7,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 
+FEW = 10_000
+"""Some interpreters begin with a few hundred frozen objects; a process that freezes has all that it imported."""
+
+
 @contextmanager
 def collector_paused() -> Generator[None]:
     """Pause the collector: graphs and IR are cyclic, young and needed meanwhile, and torch's own objects are many."""
@@ -26,6 +30,6 @@ def _grow_old() -> None:
     Objects go to the oldest generation, unread; a full collection finds those that nobody holds. What the process has
     frozen itself stays frozen.
     """
-    if not gc.get_freeze_count():
+    if gc.get_freeze_count() < FEW:
         gc.freeze()
         gc.unfreeze()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from isthmus.frontend.collector import collector_paused
+from isthmus.frontend.collector import FEW, collector_paused
 
 
 class Node:
@@ -27,4 +27,15 @@ def test_what_was_made_meanwhile_is_old_and_still_collected() -> None:
     assert gc.isenabled() and len(gc.get_objects(generation=0)) < len(kept)
     assert gone() is not None
     gc.collect()
-    assert gone() is None and gc.get_freeze_count() == 0
+    assert gone() is None and gc.get_freeze_count() < FEW
+
+
+def test_what_a_process_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        with collector_paused():
+            pass
+        assert count >= FEW and gc.get_freeze_count() == count
+    finally:
+        gc.unfreeze()
