@@ -6,7 +6,6 @@ import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 
-
 FEW = 10_000
 """Some interpreters begin with a few hundred frozen objects; a process that freezes has all that it imported."""
 
