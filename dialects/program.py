@@ -248,6 +248,11 @@ class Program:
         return all(b.place.kind in ("saved", "argument") or b.place in kept for b in self.results[self.kept :])
 
     @property
+    def saved_elsewhere(self) -> frozenset[int]:
+        """Which of the saved values lie in arguments, or in results that the caller keeps."""
+        return frozenset(j for j, b in enumerate(self.results[self.kept :]) if b.place.kind != "saved")
+
+    @property
     def handed_over(self) -> tuple[int, ...]:
         """The results that lie where saved arguments were, in the arena."""
         in_arena = {Place("argument", k) for k, argument in enumerate(self.arguments) if argument.saved is not None}

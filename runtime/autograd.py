@@ -121,6 +121,10 @@ class TapeNode:
         self._draws = draws
         self._forward = forward
         in_arena = isinstance(forward, SavingExecutable) and forward.saves_in_arena
+        # Values that were found equal after the cut: what backward takes by itself may be a result of the node's.
+        elsewhere: frozenset[int] = getattr(forward, "saved_elsewhere", frozenset())
+        self._found_equal = [j for j, s in enumerate(convention.saved) if s.kind == "intermediate" and j in elsewhere]
+        in_arena &= not self._found_equal
         self._arena_forward = cast(SavingExecutable, forward) if in_arena else None
         self._inference = inference or forward
         self._make_backward = make_backward
@@ -196,6 +200,8 @@ class TapeNode:
             results = _run(self._forward, arguments, self._handed_over)
             intermediates = results[self.convention.results :]
             del results[self.convention.results :]
+            for j in self._found_equal:  # the caller may write to what it gets
+                intermediates[j] = intermediates[j].clone()
         kept = self._kept(self._sources[arena_forward is not None].saved, arguments, results, intermediates)
         if run.lease is not None and run.lease.tensor is not None:
             kept.append(run.lease.tensor)

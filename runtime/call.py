@@ -173,6 +173,11 @@ class NativeProgram:
         """Whether all that is saved, but arguments and results, is in the arena."""
         return self.program.saves_in_arena
 
+    @property
+    def saved_elsewhere(self) -> frozenset[int]:
+        """Which of the saved values lie in arguments, or in results that the caller keeps."""
+        return self.program.saved_elsewhere
+
     # ---- calls
 
     def _save(self, arguments: list[Value], *, everything: bool) -> tuple[list[Tensor], Lease | None]:
@@ -255,7 +260,9 @@ class NativeProgram:
     ) -> Tensor:
         kind, at = buffer.place.kind, evaluate(buffer.place.at, sizes)
         if kind == "output":
-            return made[at]
+            shape = numbers(buffer.shape, sizes)
+            whole = made[at]
+            return whole if whole.shape == shape else whole.as_strided(shape, numbers(buffer.strides, sizes))
         if kind == "argument":
             return cast(Tensor, arguments[at])
         if kind == "handle":

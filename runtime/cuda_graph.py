@@ -173,6 +173,11 @@ class GraphedProgram:
         return self.inner.saves_in_arena
 
     @property
+    def saved_elsewhere(self) -> frozenset[int]:
+        """See DeviceProgram."""
+        return self.inner.saved_elsewhere
+
+    @property
     def extra_bytes(self) -> int:
         """Device memory that graphs hold beside what a call without one would use while it runs."""
         return sum(known.extra_bytes for known in self._recorded.values())

@@ -106,6 +106,11 @@ class DeviceProgram:
         return self.program.saves_in_arena
 
     @property
+    def saved_elsewhere(self) -> frozenset[int]:
+        """Which of the saved values lie in arguments, or in results that the caller keeps."""
+        return self.program.saved_elsewhere
+
+    @property
     def fallbacks(self) -> tuple[tuple[str, str], ...]:
         """What is neither machine code of ours nor a library call that may be one: name and reason."""
         calls = dict.fromkeys(c.symbol for c in self.program.library_calls if not library.is_allowed(c))
