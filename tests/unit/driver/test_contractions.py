@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import isthmus
+from isthmus.driver import native
+from isthmus.runtime import cpu
 
 OWN = {"contractions": "own"}
 """Products here are small: by default the library's."""
@@ -144,3 +147,10 @@ def test_products_in_half_precision_are_kernels_by_default(dtype):
     report = isthmus.explain(Mlp(64, 128).to(dtype), capture="trace")(x)
     (graph,) = report.graphs
     assert all(d.products for d in graph.directions)
+
+
+def test_a_machine_with_a_unit_for_tiles_leaves_half_precision_to_the_library(monkeypatch):
+    host = cpu.host_target()
+    found = replace(host, features=f"{host.features},+{native.MATRIX_UNIT}")
+    monkeypatch.setattr(native.cpu, "host_target", lambda: found)
+    assert native.for_host("fuse{contractions=auto}") == "fuse{contractions=auto half=library}"
