@@ -156,7 +156,7 @@ def _fakify(fake_mode: FakeTensorMode, placeholder: fx.Node, example: object) ->
     """Give a fresh fake of an input: Dynamo's own were changed by its run (t_, in-place writes that add history)."""
     if not isinstance(example, Tensor):
         value = placeholder.meta.get("example_value", example)
-        return value if isinstance(value, torch.SymInt) else example
+        return _natural(value) if isinstance(value, torch.SymInt) else example
     if type(example) not in (Tensor, torch.nn.Parameter, FakeTensor, torch.nn.Buffer):
         raise UnsupportedError(
             f"a tensor subclass ({type(example).__name__}) has no compiled form",
@@ -169,6 +169,11 @@ def _fakify(fake_mode: FakeTensorMode, placeholder: fx.Node, example: object) ->
     return fake_mode.from_tensor(
         example, static_shapes=static, symbolic_context=symbolic, source=source, trace=symbolic is None
     )
+
+
+def _natural(number: torch.SymInt) -> torch.SymInt | int:
+    """Give an integer argument as a symbol, guarded to be no negative number, as no size is; else as a constant."""
+    return number if number >= 0 else int(number)
 
 
 def _input(placeholder: fx.Node, example: object) -> Input:

@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy import functions as torch_functions
 
 from isthmus.diagnostics import UnsupportedError
-from isthmus.sizes import Dim, Monomial, Size, size_max, size_min
+from isthmus.sizes import Dim, Monomial, Size, may_be_negative, size_max, size_min
 
 FIXED_SIZE = "use a form of fixed size (torch.where, topk), or keep it outside of the compiled function"
 
@@ -160,6 +160,12 @@ def _power(base: Dim, exponent: Dim) -> Dim:
     return _product(*[base] * exponent)
 
 
+def _divisor(dim: Dim) -> Dim:
+    if may_be_negative(dim):
+        raise UntranslatableError("a division by what may be negative")
+    return dim
+
+
 def _fold(combine: Callable[[Dim, Dim], Dim]) -> Callable[..., Dim]:
     def build(first: Dim, *rest: Dim) -> Dim:
         for other in rest:
@@ -173,8 +179,8 @@ _FUNCTIONS: list[tuple[tuple[type, ...], Callable[..., Dim]]] = [
     ((sympy.Add,), _sum),
     ((sympy.Mul,), _product),
     ((sympy.Pow, torch_functions.PowByNatural), _power),
-    ((torch_functions.FloorDiv, torch_functions.CleanDiv), lambda a, b: a // b),
-    ((torch_functions.Mod, torch_functions.PythonMod), lambda a, b: a % b),
+    ((torch_functions.FloorDiv, torch_functions.CleanDiv), lambda a, b: a // _divisor(b)),
+    ((torch_functions.Mod, torch_functions.PythonMod), lambda a, b: a % _divisor(b)),
     ((torch_functions.ModularIndexing,), lambda a, b, c: (a // b) % c),
     ((torch_functions.Max, sympy.Max), _fold(size_max)),
     ((torch_functions.Min, sympy.Min), _fold(size_min)),

@@ -197,7 +197,7 @@ def _fakify(fake_mode: FakeTensorMode, index: int, leaf: Leaf, dynamic: Callable
 
 
 def _symbolic_integer(fake_mode: FakeTensorMode, index: int, value: int) -> object:
-    if value in (0, 1):
+    if value < 2:  # torch's symbols of sizes are positive
         return value
     environment, source = cast(ShapeEnv, fake_mode.shape_env), LocalSource(f"t{index}")
     symbol = environment.create_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)

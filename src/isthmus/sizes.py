@@ -140,6 +140,11 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
     return dim if isinstance(dim, int) else dim.evaluate(values)
 
 
+def may_be_negative(dim: Dim) -> bool:
+    """Whether a term counts down: symbols themselves are no negative numbers."""
+    return any(factor < 0 for _, factor in _terms(dim))
+
+
 def exact_quotient(dim: Dim, by: Dim) -> Dim | None:
     """Give dim / by where every term divides, else None."""
     if isinstance(dim, int):
