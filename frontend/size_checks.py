@@ -46,6 +46,20 @@ def _channels(bound: Sequence[object]) -> None:
             _same(each.shape, x.shape[1:2])
 
 
+def _puts(bound: Sequence[object]) -> None:
+    """x[..., i, ...] = v: a mask has the sizes of the dims of x that it stands for, v those of the places of one i."""
+    x, indices, values = cast(Tensor, bound[0]), cast("Sequence[Tensor | None]", bound[1]), cast(Tensor, bound[2])
+    at = 0
+    for index in indices:
+        if index is not None and index.dtype in (torch.bool, torch.uint8):
+            _same(index.shape, x.shape[at : at + index.dim()])
+            at += index.dim()
+            continue
+        if index is not None and sum(i is not None for i in indices) == 1:
+            _same(values.shape, (*x.shape[:at], *index.shape, *x.shape[at + 1 :]))
+        at += 1
+
+
 def _same(a: Sizes, b: Sizes) -> None:
     """Compare sizes from the last one on, but for those of 1, which broadcast."""
     for left, right in zip(reversed(a), reversed(b), strict=False):
@@ -57,4 +71,6 @@ def _same(a: Sizes, b: Sizes) -> None:
 _CHECKS: Mapping[str, Callable[[Sequence[object]], None]] = {
     "scaled_dot_product_attention.default": _attention,
     "instance_norm.default": _channels,
+    "index_put.default": _puts,
+    "index_put_.default": _puts,
 }
