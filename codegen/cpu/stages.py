@@ -19,7 +19,6 @@ from isthmus.codegen.cpu.plan import Plan
 from isthmus.codegen.cpu.state import State
 from isthmus.codegen.dtypes import REGISTER
 from isthmus.codegen.llvm_text import Type, Value
-from isthmus.dialects import kernel as k
 from isthmus.ir import Literal
 
 STRIP = 512
@@ -40,19 +39,15 @@ def stages_of(plan: Plan) -> tuple[Stage, ...]:
     ops = [op for op in plan.kernel.block.ops if plan.scope_of(op) == plan.point]
     numbers = {op: _number(op) for op in ops}
     needed: dict[int, dict[SSAValue, None]] = {n: {} for n in sorted(set(numbers.values()))}
-    again: dict[int, set[Operation]] = {n: set() for n in needed}
     for op in ops:
         for value in ir.operands_of(op):
             maker = cast(Operation, value.owner)
             if maker in numbers and numbers[maker] != numbers[op]:
-                if isinstance(maker, k.LoadOp) and not ir.operands_of(maker):
-                    again[numbers[op]].add(maker)
-                else:
-                    needed[numbers[op]][value] = None
+                needed[numbers[op]][value] = None  # loads too: an earlier stage may have written over what they read
     crossing = {value for values in needed.values() for value in values}
     return tuple(
         Stage(
-            tuple(op for op in ops if numbers[op] == n or op in again[n]),
+            tuple(op for op in ops if numbers[op] == n),
             tuple(needed[n]),
             tuple(r for op in ops if numbers[op] == n for r in op.results if r in crossing),
         )

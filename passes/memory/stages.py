@@ -36,9 +36,11 @@ def cut_in_stages(op: kernel.FusedOp) -> bool:
         value
         for o in ops
         for value in ir.operands_of(o)
-        if stages[cast(Operation, value.owner)] != stages[o] and not _is_free(cast(Operation, value.owner))
+        if stages[cast(Operation, value.owner)] != stages[o]
+        and not isinstance(value.owner, (prim.ConstOp, prim.SizeOp))
     }
-    if max(stages.values(), default=0) == 0 or len(crossing) > MOST_CROSSING:
+    computed = sum(not _is_free(cast(Operation, value.owner)) for value in crossing)
+    if max(stages.values(), default=0) == 0 or computed > MOST_CROSSING:
         return False
     if not all(ir.is_float(ir.dtype_of(value)) for value in crossing):
         return False
@@ -49,7 +51,7 @@ def cut_in_stages(op: kernel.FusedOp) -> bool:
 
 
 def _is_free(op: Operation) -> bool:
-    """Whether an op has no operands: every stage has its own."""
+    """Whether an op reads memory or is a number: it does not count among what stages leave each other."""
     return isinstance(op, (kernel.LoadOp, prim.ConstOp, prim.SizeOp)) and not ir.operands_of(op)
 
 
