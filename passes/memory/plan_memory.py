@@ -210,15 +210,23 @@ def plan(func: FuncOp) -> None:
         buffer.place = ("temporary", offset)
     for buffer in buffers:
         if buffer.within is not None:
-            whole, start = buffer.within
-            assert whole.place is not None
-            buffer.place = (*whole.place[:2], start)
+            buffer.place = _inside(buffer)
     func.attributes[TEMPORARY_BYTES] = Literal.of(total)
     for op in lives.steps:
         if op.results:
             places = tuple(lives.buffers[r].place for r in op.results)
             target = op.properties if isinstance(op, kernel.LaunchOp) else op.attributes
             target["places"] = Literal.of(cast("tuple[ir.LiteralValue, ...]", places))
+
+
+def _inside(part: Buffer) -> Place:
+    """The place of a part: that of the outermost buffer around it, and the first element there."""
+    whole, start = part, 0
+    while whole.within is not None:
+        whole, first = whole.within
+        start += first
+    assert whole.place is not None
+    return *whole.place[:2], start
 
 
 def _place_results(lives: Lifetimes) -> int:

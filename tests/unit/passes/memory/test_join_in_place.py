@@ -93,6 +93,34 @@ def test_a_part_that_is_a_result_too_keeps_its_place() -> None:
     assert (copy.source.place.kind, copy.source.place.at, copy.target.offset) == ("output", 1, 0)
 
 
+def test_a_part_that_is_made_of_parts() -> None:
+    """The kernel writes over the smaller tensor, so that all products lie in the larger one."""
+    text = BEGIN[: BEGIN.index("  %y =")].format(results="tensor<18x10xf32>")
+    text += """%u = kernel.extern %a, %w {symbol = "prim.dot", args = [["batch_a", []], ["batch_b", []],
+      ["contract_a", [1]], ["contract_b", [0]]]} : tensor<6x10xf32>
+    %y = kernel.join %x, %z : tensor<12x10xf32>
+    %t = kernel.fused %y {sizes = [120], classes = ["parallel"]} ({
+      %v = kernel.load {operand = 0, map = [d0 floordiv 10, d0 mod 10]} : f32
+      %s = prim.sin %v : f32
+      kernel.store %s {result = 0, map = [d0 floordiv 10, d0 mod 10]}
+    }) : tensor<12x10xf32>
+    %r = kernel.join %u, %t : tensor<18x10xf32>
+    func.return %r : tensor<18x10xf32>
+    }"""
+    parsed = Parser(new_context(), text).parse_module()
+    run_passes(new_context(), parsed, ("schedule", "plan-memory"))
+    program = read_program(ir.function(parsed, "main"))
+    assert not any(isinstance(step, Copy) for step in program.steps)
+    calls = [step for step in program.steps if isinstance(step, LibraryCall)]
+    assert [(c.results[0].place.kind, c.results[0].offset) for c in calls] == [
+        ("output", 60),
+        ("output", 120),
+        ("output", 0),
+    ]
+    (walk,) = program.kernel_calls
+    assert [(b.place.kind, b.offset) for b in walk.buffers] == [("output", 60)] * 2
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rows", [48, 7])
 def test_machine_code(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, rows: int) -> None:
