@@ -114,8 +114,8 @@ def _picks(
                 return []
             if isinstance(inner, kernel.LoadOp):
                 owner = op.inputs[cast(int, inner.operand.data)].owner
-                if order.get(cast(Operation, owner), -1) >= limit:
-                    return []
+                if isinstance(owner, Operation) and order.get(owner, limit) >= limit:
+                    return []  # it comes later, or is a kernel of this walk
     whole = all(i != op.inputs.index(source) for i in op.initial_)  # pyright: ignore[reportArgumentType]
     return loads if whole else []
 

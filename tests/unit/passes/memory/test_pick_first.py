@@ -96,6 +96,44 @@ func.func @main(%z: tensor<{ROWS}x{CLASSES}xf32>, %t: tensor<{ROWS}xi64>) ->
 """
 
 
+def test_places_from_a_kernel_that_was_written_anew_are_not_known_before_it() -> None:
+    """Its picks were pulled out, so it is another op than the one that stood there."""
+    tensor = f"tensor<{ROWS}x{CLASSES}xf32>"
+    text = BOTH.replace(f"(tensor<{ROWS}xf32>, {tensor})", f"(tensor<{ROWS}xf32>, {tensor}, tensor<{ROWS}xf32>)")
+    text = text.replace("%l, %d =", "%l, %d, %j =").replace(
+        "    kernel.store %s {result = 1, map = [d0, d1]}",
+        "    kernel.store %s {result = 1, map = [d0, d1]}\n    kernel.store %c {result = 2, map = [d0]}",
+    )
+    text = text.replace(
+        f"}}) : tensor<{ROWS}xf32>, {tensor}\n",
+        f"""}}) : tensor<{ROWS}xf32>, {tensor}, tensor<{ROWS}xi64>
+  %n = kernel.fused %j, %f {{sizes = [{ROWS}], classes = ["parallel"]}} ({{
+    %i = kernel.load {{operand = 0, map = [d0]}} : i64
+    %c = kernel.check %i {{bound = {CLASSES}, dim = 1}} : i64
+    %p = kernel.load %c {{operand = 1, map = [d0, v0]}} : f32
+    kernel.store %p {{result = 0, map = [d0]}}
+  }}) : tensor<{ROWS}xf32>
+""",
+    )
+    walks = f"""  %f = kernel.fused %z {{sizes = [{ROWS}, {CLASSES}], classes = ["parallel", "parallel"]}} ({{
+    %v = kernel.load {{operand = 0, map = [d0, d1]}} : f32
+    %s = prim.cos %v : f32
+    kernel.store %s {{result = 0, map = [d0, d1]}}
+  }}) : {tensor}
+  %e = kernel.fused %f {{sizes"""
+    text = text.replace("  %e = kernel.fused %z {sizes", walks)
+    text = text.replace(
+        f"func.return %l, %d : tensor<{ROWS}xf32>, {tensor}",
+        f"func.return %l, %d, %n : tensor<{ROWS}xf32>, {tensor}, tensor<{ROWS}xf32>",
+    )
+    load_tables()
+    z, t = torch.randn(ROWS, CLASSES), torch.randint(0, CLASSES, (ROWS,))
+    before, after = (ir.function(module(*p, text=text), "main") for p in ((), ("pick-first{least=64}",)))
+    assert len(kernel.launches(after)) == len(kernel.launches(before)) + 1
+    for wanted, found in zip(interpreted(before)([z, t]), interpreted(after)([z, t]), strict=True):
+        torch.testing.assert_close(cast(torch.Tensor, found), cast(torch.Tensor, wanted))
+
+
 def test_a_kernel_that_walks_and_picks_writes_over_what_it_walks() -> None:
     """Each result lies where what it is made from lay: no temporary memory."""
     load_tables()
