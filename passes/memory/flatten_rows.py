@@ -84,39 +84,40 @@ class _Merging:
             else:
                 op.operands[0] = source
 
-    def _rows(self, e: Emitter, value: SSAValue) -> SSAValue | None:
-        """A value with its rows in one dim."""
-        if value in self.merged:
-            return self.merged[value]
+    def _has_rows(self, value: SSAValue) -> bool:
+        """Whether `_rows` can be asked: sizes are known, and the value is no number of each row."""
         shape = _merged(ir.shape_of(value))
-        return None if shape is None else e.reshape(value, shape)
+        return shape is not None and (value not in self.merged or ir.shape_of(self.merged[value]) == shape)
+
+    def _rows(self, e: Emitter, value: SSAValue) -> SSAValue:
+        """A value with its rows in one dim."""
+        shape = _merged(ir.shape_of(value))
+        assert shape is not None
+        return self.merged[value] if value in self.merged else e.reshape(value, shape)
 
     def _dot(self, op: prim.DotOp) -> None:
         """Rows times a matrix, or a sum over rows of both."""
         a, b = ints(op.contract_a.data), ints(op.contract_b.data)
         rank = len(ir.shape_of(op.a))
         leading = tuple(range(rank - 1))
-        if ints(op.batch_a.data) or rank < 3 or not self._is_large(op.a, op.b, op.y):
+        if ints(op.batch_a.data) or not self._has_rows(op.a) or not self._is_large(op.a, op.b, op.y):
             return
         e = Emitter(Block())
         e.location = op.location
-        x = self._rows(e, op.a)
-        if x is None:
-            return
         if a == (rank - 1,) and len(ir.shape_of(op.b)) == 2:
-            self._put(op, e, e.dot(x, op.b, ((1,), b)))
-        elif a == b == leading and len(ir.shape_of(op.b)) == rank and (other := self._rows(e, op.b)) is not None:
-            self._put(op, e, e.dot(x, other, ((0,), (0,))))
+            self._put(op, e, e.dot(self._rows(e, op.a), op.b, ((1,), b)))
+        elif a == b == leading and len(ir.shape_of(op.b)) == rank and self._has_rows(op.b):
+            self._put(op, e, e.dot(self._rows(e, op.a), self._rows(e, op.b), ((0,), (0,))))
 
     def _elementwise(self, op: prim.ElementwiseOp) -> None:
+        shape = ir.shape_of(next(self.merged[v] for v in op.operands if v in self.merged))
+        if len(op.results) != 1 or not all([self._is_in(v, shape) for v in op.operands]):
+            return
         e = Emitter(Block())
         e.location = op.location
-        shape = ir.shape_of(next(self.merged[v] for v in op.operands if v in self.merged))
         operands = [self._operand(e, v, shape) for v in op.operands]
-        if len(op.results) == 1 and all(v is not None for v in operands):
-            given = cast("list[SSAValue]", operands)
-            types = [ir.tensor(shape, ir.dtype_of(op.results[0]))] if op.EXPLICIT else None
-            self._put(op, e, e.op(type(op), given, literals_of(op), types).results[0])
+        types = [ir.tensor(shape, ir.dtype_of(op.results[0]))] if op.EXPLICIT else None
+        self._put(op, e, e.op(type(op), operands, literals_of(op), types).results[0])
 
     def _reduce(self, op: prim.ReduceOp) -> None:
         """Along rows, or over all of them."""
@@ -136,16 +137,23 @@ class _Merging:
             e.location = op.location
             self._put(op, e, e.broadcast(x, shape, (0,)))
 
-    def _operand(self, e: Emitter, value: SSAValue, shape: Shape) -> SSAValue | None:
-        """What an elementwise op reads, in rows of one dim: a value that has them, or the same for all rows."""
+    def _is_in(self, value: SSAValue, shape: Shape) -> bool:
+        """Whether an elementwise op can read a value in rows of one dim: it has them, or is the same for all rows."""
         owner, last = value.owner, len(ir.shape_of(value)) - 1
+        if value in self.merged:
+            return ir.shape_of(self.merged[value]) == shape
+        repeated = isinstance(owner, prim.BroadcastOp) and ints(owner.dims.data) in ((), (last,)) and len(shape) == 2
+        return repeated or isinstance(owner, prim.ConstOp)
+
+    def _operand(self, e: Emitter, value: SSAValue, shape: Shape) -> SSAValue:
+        """A value of which `_is_in` holds, in that shape."""
+        owner = value.owner
         if value in self.merged:
             return self.merged[value]
         if isinstance(owner, prim.ConstOp):
             return e.const(owner.value.data, shape, ir.dtype_of(value))
-        if isinstance(owner, prim.BroadcastOp) and ints(owner.dims.data) in ((), (last,)) and len(shape) == 2:
-            return e.broadcast(owner.x, shape, tuple(1 for _ in ints(owner.dims.data)))
-        return None
+        assert isinstance(owner, prim.BroadcastOp)
+        return e.broadcast(owner.x, shape, tuple(1 for _ in ints(owner.dims.data)))
 
     def _put(self, op: Operation, e: Emitter, made: SSAValue) -> None:
         """Put what was made in an op's place; others get it in the shape that they know."""

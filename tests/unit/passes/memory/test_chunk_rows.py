@@ -189,6 +189,34 @@ def test_machine_code_of_rows_of_several_dims(monkeypatch, bias):
         torch.testing.assert_close(found.double(), wanted, rtol=3e-2, atol=3e-2)
 
 
+def test_what_cannot_be_merged_leaves_no_trace():
+    """No op of another block reads what the function has."""
+
+    def function(h, w, b, mask):
+        return torch.where(mask, b, F.linear(h, w)).amax(-1)
+
+    h, w, _, bias = in_time(arguments(bias=True))
+    mask = torch.zeros(4, ROWS // 4, CLASSES, dtype=torch.bool)
+    block = ir.function(lowered(function, [h, w, bias, mask], CUT), "forward").body.block
+    values = [*block.args, *(r for op in block.ops for r in op.results)]
+    assert all(use.operation.parent is block for value in values for use in value.uses)
+
+
+def test_a_number_of_each_row_is_not_taken_for_rows():
+    """Both summands have three dims: of one all are rows, of the other the last is not."""
+
+    def function(h, w, k, v):
+        return F.linear(h, w).amax(-1) + F.linear(k, v)
+
+    torch.manual_seed(0)
+    shapes = (4, 8, 16, WIDTH), (CLASSES, WIDTH), (4, 8, WIDTH), (16, WIDTH)
+    given = [torch.randn(*shape, dtype=torch.float64) for shape in shapes]
+    cut = lowered(function, given, "chunk-rows{least=1000 most=100000 deep=1}")
+    ir.verify(cut)
+    (found,) = interpret.run(ir.function(cut, "forward"), given)
+    torch.testing.assert_close(found, function(*given))
+
+
 def test_pieces_as_large_as_allowed_are_cut_once():
     size = 4 * ROWS * CLASSES
     cut = lowered(head, arguments(), f"chunk-rows{{least={size // 2} most={size // 2} deep=1}}")
