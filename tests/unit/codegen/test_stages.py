@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 import torch
 from run_kernel import compiled, same_bits
@@ -51,3 +53,15 @@ def test_stages_give_the_same_bits(count: int, dtype: str) -> None:
     c = torch.tanh(a * y.double())
     wide = [c.exp() * (1 - a) + y.double(), c]
     torch.testing.assert_close([r.double() for r in results], wide, rtol=2e-6, atol=2e-6)
+
+
+def test_a_stage_may_write_over_what_later_ones_read() -> None:
+    """As the plan allows where the store waits for the load: `%c` is written to the place of `%w`."""
+    staged = compiled(text(5000, "f32", staged=True))
+    x, y = (torch.randn(5000, generator=torch.Generator().manual_seed(n)) for n in range(2))
+    wanted = staged(x, y)
+    over, other = y.clone(), torch.empty_like(y)
+    buffers = (ctypes.c_void_p * 4)(*(t.data_ptr() for t in (x, over, other, over)))
+    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    run(staged.loaded["kernel"])(buffers, (ctypes.c_int64 * 1)(), 0, 3)
+    assert same_bits(wanted, [other, over])
