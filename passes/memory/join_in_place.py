@@ -25,8 +25,7 @@ from xdsl.passes import ModulePass
 
 from isthmus import ir
 from isthmus.dialects import kernel
-from isthmus.dialects.kernel import dim
-from isthmus.dialects.kernel.index import Expr
+from isthmus.passes.memory.plan_memory import is_handle
 
 LARGE = 1 << 20
 """Bytes that are worth a place: fewer stay in a cache, and one kernel copies all of them."""
@@ -66,8 +65,7 @@ def _is_made_for(value: SSAValue, op: kernel.FusedOp) -> bool:
     owner = value.owner
     if not isinstance(owner, kernel.LaunchOp) or owner.parent is not op.parent or not value.has_one_use():
         return False
-    library = isinstance(owner, kernel.ExternOp) and not cast(str, owner.symbol.data).startswith("prim.")
-    return not library and not isinstance(owner, kernel.ReshapeOp | kernel.JoinOp)
+    return not is_handle(value) and not isinstance(owner, kernel.ReshapeOp | kernel.JoinOp)
 
 
 def _parts(op: kernel.FusedOp) -> list[SSAValue] | None:
@@ -97,16 +95,9 @@ def _start(op: kernel.FusedOp, load: kernel.LoadOp, store: kernel.StoreOp) -> in
     source = op.inputs[cast(int, load.operand.data)]
     (read,), (written,) = kernel.linear_map(op, load).data, kernel.linear_map(op, store).data
     start = written.constant
-    whole = math.prod(cast("tuple[int, ...]", op.sizes_)) == ir.numel(source) and read == _flat(op)
+    point = kernel.Map.identity(len(op.sizes_)).linear(ir.contiguous_strides(op.sizes_))
+    whole = math.prod(cast("tuple[int, ...]", op.sizes_)) == ir.numel(source) and read == point
     return start if whole and isinstance(start, int) and written == read + start else None
-
-
-def _flat(op: kernel.FusedOp) -> Expr:
-    """The number of a point."""
-    found, stride = kernel.constant(0), 1
-    for d in reversed(range(len(op.sizes_))):
-        found, stride = found + dim(d) * stride, stride * cast(int, op.sizes_[d])
-    return found
 
 
 def _in_order(op: kernel.FusedOp, found: dict[int, SSAValue]) -> list[SSAValue] | None:
