@@ -193,11 +193,14 @@ _OPERATORS = frozenset(n for name in dir(operator) for n in (name, name.strip("_
 
 
 class _NodeReader(KeyReader):
-    """Tells numbers apart that are written differently: 0.0 and -0.0 are equal."""
+    """Tells apart what is equal and means something else: 0.0 and -0.0, the indices of x[[0, 1]] and x[0, 1]."""
 
     def part(self, value: object) -> object:
         if isinstance(value, float | complex):
             return type(value), repr(value)
+        if isinstance(value, list | tuple):
+            items = cast(Sequence[object], value)
+            return list if isinstance(value, list) else tuple, *map(self.part, items)
         if isinstance(value, slice):
             return slice, *map(self.part, (value.start, value.stop, value.step))
         return (type(value),) if value is Ellipsis else super().part(value)

@@ -40,6 +40,17 @@ def shared_memory(x: Tensor, w: Tensor) -> object:
     return found
 
 
+def picks(x: Tensor, w: Tensor) -> object:
+    return x[0, 1], x[[0, 1]], w[[1, 0]], w[1, 0], x[(0,)], x[[0]], w[[0]], w[(0,)]
+
+
+def views_of_several(x: Tensor, w: Tensor) -> object:
+    found = []
+    for t in (x, w, x):  # where both lie in one memory, a result is said to lie in the first
+        found += torch.meshgrid(x[0], t[1], indexing="ij") + torch.atleast_2d(x[0], t[1])
+    return found
+
+
 def itself(x: Tensor, w: Tensor) -> object:
     return x.contiguous() + 1, w.contiguous() + 1, x.t().contiguous(), w.t().contiguous(), x.reshape(4, 4)
 
@@ -92,6 +103,8 @@ PROGRAMS: dict[str, Program] = {
         numbers,
         the_same_twice,
         shared_memory,
+        picks,
+        views_of_several,
         itself,
         written_with_history,
         written_without_history,
