@@ -13,6 +13,7 @@ from isthmus.dialects.kernel import Expr, constant, dim
 from isthmus.dialects.kernel.index import Atom
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index, radix
+from isthmus.passes.fusion.clusters import Cluster
 from isthmus.passes.fusion.graph import Node, Value
 from isthmus.sizes import Dim, exact_quotient
 
@@ -20,6 +21,15 @@ FIRST, SECOND = 1, 2
 
 Link = tuple[Value, Index, Index]
 """A buffer and where the first and the second kernel touch it."""
+
+
+def links(first: Cluster, second: Cluster) -> list[Link]:
+    """What both touch: what one makes and the other reads, then what both read, the largest first."""
+    made = [(v, at, second.reads[v]) for v, at in first.draft.anchors.items() if v in second.reads]
+    made += [(v, first.reads[v], at) for v, at in second.draft.anchors.items() if v in first.reads]
+    shared = [(v, at, second.reads[v]) for v, at in first.reads.items() if v in second.reads]
+    shared.sort(key=lambda link: -link[0].nbytes)
+    return [link for link in (*made, *shared) if len(link[1]) == len(link[2])]  # partial results have one index more
 
 
 class Joint:

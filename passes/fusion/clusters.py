@@ -30,11 +30,6 @@ class Cluster:
     traffic: float
 
     @cached_property
-    def first(self) -> int:
-        """Number of its first node."""
-        return min(n.number for n in self.frames)
-
-    @cached_property
     def last(self) -> int:
         """Number of its last node."""
         return max(n.number for n in self.frames)

@@ -27,14 +27,14 @@ from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index
 from isthmus.passes.analysis.products import Product
 from isthmus.passes.fusion.ability import Ability
-from isthmus.passes.fusion.align import align
+from isthmus.passes.fusion.align import align, links
 from isthmus.passes.fusion.clusters import Cluster, build
 from isthmus.passes.fusion.contract_price import Policy, dearer, product_of, require_vectors
 from isthmus.passes.fusion.draft import Draft
 from isthmus.passes.fusion.emit import Layout, Strides, create, emit_body
 from isthmus.passes.fusion.graph import Kind, Node, Value
 from isthmus.passes.fusion.instructions import Instr, Refused, mask
-from isthmus.passes.fusion.merge import Merger, Refusal, links
+from isthmus.passes.fusion.merge import Merger, Refusal
 from isthmus.passes.fusion.roots import BYTES_PER_ADDITION
 from isthmus.passes.fusion.traffic import traffic, work
 from isthmus.sizes import Dim

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from isthmus.passes.analysis import cost
-from isthmus.passes.fusion.align import Link, align
+from isthmus.passes.fusion.align import align, links
 from isthmus.passes.fusion.clusters import Cluster, build
 from isthmus.passes.fusion.emit import Strides
 from isthmus.passes.fusion.graph import Kind, Node, Value
@@ -179,8 +179,7 @@ class Merger:
 
     def _push_neighbours(self, cluster: Cluster, *, both: bool) -> None:
         savings: dict[Cluster, float] = {}
-        for value, other, saved in self._neighbours(cluster, both=both):
-            del value
+        for other, saved in self._neighbours(cluster, both=both):
             savings[other] = savings.get(other, 0.0) + saved
         for other, saved in savings.items():
             first, second = (cluster, other) if cluster.last <= other.last else (other, cluster)
@@ -188,14 +187,14 @@ class Merger:
             entry = (-saved, abs(other.last - cluster.last), self._count, first, second)
             heapq.heappush(self._queue, entry)
 
-    def _neighbours(self, cluster: Cluster, *, both: bool) -> Iterator[tuple[Value, Cluster, float]]:
+    def _neighbours(self, cluster: Cluster, *, both: bool) -> Iterator[tuple[Cluster, float]]:
         """Producers of what it reads, (consumers of what it writes,) and who reads the same just before and after."""
         alike: dict[Cluster, Cluster | None] = {}
         for value in cluster.reads:
             producer = self.home.get(value)
             if isinstance(producer, Cluster) and value.maker.kind is not Kind.PARTIAL:
                 alone = not self.is_read(value, (cluster,))
-                yield value, producer, value.nbytes * (2.0 if alone else 1.0)
+                yield producer, value.nbytes * (2.0 if alone else 1.0)
             if value.shape == () and cluster.sizes and not self._launches_cost:
                 continue  # apart, kernels that differ in their sizes alone can be one code
             yield from self._siblings(cluster, value)
@@ -203,16 +202,16 @@ class Merger:
                 if producer not in alike:
                     alike[producer] = self._alike(cluster, producer)
                 if (other := alike[producer]) is not None:
-                    yield value, other, float(cost.LAUNCH_BYTES)
+                    yield other, float(cost.LAUNCH_BYTES)
         if both:
             for value in cluster.writes:
                 complete = value.maker.kind is not Kind.PARTIAL
                 for reader in self.readers.get(value, ()) if complete else ():
                     if isinstance(reader, Cluster):
                         alone = not self.is_read(value, (reader,))
-                        yield value, reader, value.nbytes * (2.0 if alone else 1.0)
+                        yield reader, value.nbytes * (2.0 if alone else 1.0)
 
-    def _siblings(self, cluster: Cluster, value: Value) -> Iterator[tuple[Value, Cluster, float]]:
+    def _siblings(self, cluster: Cluster, value: Value) -> Iterator[tuple[Cluster, float]]:
         """Who reads the same just before and after, not at places that data tell: that is a part of it."""
         if value not in cluster.walked:
             return
@@ -220,12 +219,12 @@ class Merger:
         at = bisect_left(line, (cluster.last,))
         for k in range(at - 1, -1, -1):
             if value in line[k][1].walked:
-                yield value, line[k][1], float(value.nbytes)
+                yield line[k][1], float(value.nbytes)
                 break
         for k in range(at, len(line)):
             other = line[k][1]
             if other is not cluster and value in other.walked:
-                yield value, other, float(value.nbytes)
+                yield other, float(value.nbytes)
                 break
 
     def _alike(self, cluster: Cluster, producer: Cluster) -> Cluster | None:
@@ -308,7 +307,7 @@ class Merger:
         pieces = {n.piece for c in (first, second) for n in c.frames}
         if len(pieces) > 1:
             raise Refused("they belong to pieces of a computation that are done one after the other")
-        if self.depends(second, first) or self.depends(first, second):
+        if self.waits(second, first) or self.waits(first, second):
             raise Refused(BETWEEN)
         both = (first, second)
         sizes, frames = align((first.sizes, dict(first.frames)), (second.sizes, dict(second.frames)), links(*both))
@@ -325,10 +324,6 @@ class Merger:
         self._hopeless.add((first, second))
         a, b = _last_node(first), _last_node(second)
         self.refusals[a, b] = Refusal(a, b, reason)
-
-    def depends(self, later: Cluster, earlier: Cluster) -> bool:
-        """Whether `later` needs `earlier` through some third step."""
-        return self.waits(later, earlier)
 
     def waits(self, later: Unit, earlier: Unit) -> bool:
         """Whether `later` needs a kernel or a library call through some third step."""
@@ -396,12 +391,3 @@ def _shares(cluster: Cluster) -> int:
 
 def _last_node(cluster: Cluster) -> Node:
     return max(cluster.frames, key=lambda n: n.number)
-
-
-def links(first: Cluster, second: Cluster) -> list[Link]:
-    """What both touch: what one makes and the other reads, then what both read, the largest first."""
-    made = [(v, at, second.reads[v]) for v, at in first.draft.anchors.items() if v in second.reads]
-    made += [(v, first.reads[v], at) for v, at in second.draft.anchors.items() if v in first.reads]
-    shared = [(v, at, second.reads[v]) for v, at in first.reads.items() if v in second.reads]
-    shared.sort(key=lambda link: -link[0].nbytes)
-    return [link for link in (*made, *shared) if len(link[1]) == len(link[2])]  # partial results have one index more
