@@ -26,7 +26,7 @@ def checked(op: LoopNest, check: CheckOp) -> tuple[Checked, bool] | None:
 
 
 def checked_part(op: LoopNest, check: CheckOp) -> tuple[tuple[SSAValue, object, object], tuple[int, int] | None] | None:
-    """As `checked`, with the first and the last but one element, where all between them are compared."""
+    """As `checked`, with the first element and the one after the last, where all from that to this are compared."""
     found = _expression(op, ir.operands_of(check)[0])
     if found is None or len(found[1]) != 1:
         return None
@@ -63,7 +63,7 @@ def _root(value: SSAValue) -> SSAValue:
 
 
 def _covered(op: LoopNest, load: LoadOp) -> tuple[int, int] | None:
-    """From where to where a load reads each element: its position counts through the dims like digits."""
+    """The first element and the one after the last that a load reads, all between too: dims count like digits."""
     (position,) = linear_map(op, load).data
     start = position.constant
     if not isinstance(start, int):
