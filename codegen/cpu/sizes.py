@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from isthmus.codegen.llvm_text import I64, Function, Value
 from isthmus.diagnostics import IRError
-from isthmus.sizes import Dim, Size
+from isthmus.sizes import Dim, Size, may_be_negative
 
 _PREDICATES = {"max": "sgt", "min": "slt"}
 
@@ -19,7 +19,7 @@ class SizeValues:
         self._symbols = symbols
 
     def __call__(self, dim: Dim) -> Value:
-        """Give an i64. Sizes are not negative, so division truncates as it floors."""
+        """Give an i64. Divisors are not negative; where dividends are not either, division truncates as it floors."""
         if isinstance(dim, int):
             return self._function.const(dim, I64)
         total = self._function.const(0, I64)
@@ -41,7 +41,19 @@ class SizeValues:
         a, b = self(left), self(right)
         if kind in _PREDICATES:
             return self._function.select(self._function.compare(_PREDICATES[kind], a, b), a, b)
+        if may_be_negative(left):
+            return floored(self._function, a, b, remainder=kind == "%")
         return self._function.binary("sdiv" if kind == "//" else "srem", a, b)
+
+
+def floored(function: Function, left: Value, right: Value, *, remainder: bool) -> Value:
+    """Give ⌊left / right⌋, or left - right·⌊left / right⌋, for right > 0: LLVM's own division truncates."""
+    rest = function.binary("srem", left, right)
+    below = function.compare("slt", rest, 0)
+    if remainder:
+        return function.select(below, rest + right, rest)
+    quotient = function.binary("sdiv", left, right)
+    return function.select(below, quotient - 1, quotient)
 
 
 def product(dims: tuple[Dim, ...]) -> Dim:

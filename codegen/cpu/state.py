@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 from xdsl.ir import SSAValue
 
 from isthmus.codegen.cpu.plan import Access, Plan
-from isthmus.codegen.cpu.sizes import SizeValues
+from isthmus.codegen.cpu.sizes import SizeValues, floored
 from isthmus.codegen.dtypes import Complex, Operand, splat
 from isthmus.codegen.llvm_text import I32, I64, Function, Value
 from isthmus.codegen.vector_math import Math
@@ -163,12 +163,7 @@ class State:
                 result = f.binary(op, f.cast("trunc", value, short), f.const(by.constant, short))
                 return f.cast("zext", result, value.type)
             return f.binary(op, value, divisor)
-        rest = f.binary("srem", value, divisor)
-        below = f.compare("slt", rest, 0)
-        if kind == "mod":
-            return f.select(below, rest + divisor, rest)
-        quotient = f.binary("sdiv", value, divisor)
-        return f.select(below, quotient - 1, quotient)
+        return floored(f, value, divisor, remainder=kind == "mod")
 
     def alignment(self, access: Access) -> int | None:
         """The bytes that a contiguous vector of an access is a multiple of; None: those of its element."""

@@ -141,8 +141,18 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
 
 
 def may_be_negative(dim: Dim) -> bool:
-    """Whether a term counts down: symbols themselves are no negative numbers."""
-    return any(factor < 0 for _, factor in _terms(dim))
+    """Whether a term counts down, or holds what may be below 0: symbols themselves are no negative numbers."""
+    return any(factor < 0 or any(map(_atom_may_be_negative, atoms)) for atoms, factor in _terms(dim))
+
+
+def _atom_may_be_negative(atom: Atom) -> bool:
+    if isinstance(atom, str):
+        return False
+    kind, left, right = atom
+    if kind == "%":  # as its divisor
+        return may_be_negative(right)
+    found = may_be_negative(left), may_be_negative(right)
+    return all(found) if kind == "max" else any(found)
 
 
 def exact_quotient(dim: Dim, by: Dim) -> Dim | None:

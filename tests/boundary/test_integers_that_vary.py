@@ -19,6 +19,9 @@ PROGRAMS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "quotient and remainder": lambda x, n: x + n // 2 + n % 3,
     "of a difference": lambda x, n: x + (n - 5) // 2 + (n - 5) % 3,
     "by a negative number": lambda x, n: x + (n - 5) // -2 + n % -3,
+    "of a difference by a sum": lambda x, n: x + (n - 5) // (n + 1) + (n - 5) % (n + 1) if n >= 0 else x,
+    "of an extremum": lambda x, n: x + min(n - 5, 3) // 2 + max(1 - n, -7) % 3,
+    "by an extremum": lambda x, n: x + 7 // min(n - 6, -1) + n % min(n - 6, -1),
     "extrema": lambda x, n: x * max(n, 0) + abs(n) + min(n - 5, 2),
 }
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.sizes import Dim, Size, evaluate, exact_quotient, size_max, size_min
+from isthmus.sizes import Dim, Size, evaluate, exact_quotient, may_be_negative, size_max, size_min
 
 A = Size.symbol("a")
 SYMBOLS = ("s0", "s1", "s2")
@@ -72,3 +72,24 @@ def test_exact_quotient(dim: Dim, by: Dim, quotient: Dim | None):
 def test_malformed_text_is_refused(text: str):
     with pytest.raises(ValueError, match="size"):
         Size.parse(text)
+
+
+@given(expressions(), VALUES)
+def test_what_is_said_not_to_be_negative_is_not(expression, values):
+    size, _ = expression
+    assert may_be_negative(size) or evaluate(size, values) >= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("s0*s1 + 1", False),
+        ("s0 - 1", True),
+        ("min(s0 - 1, 3)", True),
+        ("max(s0 - 1, 3)", False),
+        ("((s0 - 1) // (s1))", True),
+        ("((s0 - 1) % (s1))", False),
+    ],
+)
+def test_what_may_be_negative(text: str, expected: bool):
+    assert may_be_negative(Size.parse(text)) == expected
