@@ -12,8 +12,9 @@ from types import ModuleType
 def import_code(where: str) -> ModuleType:
     """Run `path/to/file.py`, or import a module by its name.
 
-    A file's folder and the current one are searched for what it imports, as Python does for scripts. OSError when there
-    is no such file, ImportError when there is no such module, and whatever the code raises.
+    What a file imports is looked for in its folder first, as Python does for scripts, a module in the current one. Both
+    stay on `sys.path`, since a program may import while it runs. OSError when there is no such file, ImportError when
+    there is no such module, and whatever the code raises.
     """
     if not where.endswith(".py"):
         sys.path.insert(0, "")

@@ -34,19 +34,19 @@ def test_exceptions_of_user_code_keep_their_type(kind, capture: str):
 
 
 REFUSED = {
-    "shapes": (lambda x: x @ x, RuntimeError),
-    "index": (lambda x: x[5], IndexError),
-    "dim": (lambda x: x.sum(4), IndexError),
-    "view": (lambda x: x.view(7), RuntimeError),
-    "gather": (lambda x: x.gather(0, torch.full((1, 1), 9)), RuntimeError),
-    "cat": (lambda x: torch.cat([x, x.t()]), RuntimeError),
+    "shapes": lambda x: x @ x,
+    "index": lambda x: x[5],
+    "dim": lambda x: x.sum(4),
+    "view": lambda x: x.view(7),
+    "gather": lambda x: x.gather(0, torch.full((1, 1), 9)),
+    "cat": lambda x: torch.cat([x, x.t()]),
 }
 
 
 @pytest.mark.parametrize("capture", CAPTURES)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_eager_refuses_is_refused_by_its_exception(name: str, capture: str):
-    f, _ = REFUSED[name]
+    f = REFUSED[name]
     with pytest.raises(Exception) as eager:
         f(f64(2, 3))
     compiled = compiled_by(f, capture, "native", **({"fullgraph": False} if capture == "dynamo" else {}))

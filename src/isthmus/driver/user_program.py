@@ -28,6 +28,9 @@ DTYPES = {
 
 _PACKAGE = str(Path(__file__).parents[1])
 
+_TOLD = (ValueError, OSError, AttributeError, ImportError)
+"""What `load` and `make_inputs` raise: their sentence is enough."""
+
 
 def load(text: str) -> Callable[..., object]:
     """Give the program that `module:name` or `file.py:name` names; a class is made without arguments.
@@ -104,9 +107,10 @@ def error_text(error: Exception) -> str:
         del frames[0]  # the command itself
     own = [k for k, frame in enumerate(frames) if not is_library(frame.filename)]
     ours = any(frame.filename.startswith(_PACKAGE) for frame in frames[own[-1] if own else 0 :])
+    ours = ours or (not frames and not isinstance(error, (*_TOLD, TypeError)))  # in the command itself
     if ours and not isinstance(error, TorchRuntimeError):  # the user's, met by Dynamo: its text names the line
         return "".join(traceback.format_exception(error)).rstrip()
-    if not own and isinstance(error, (ValueError, OSError, AttributeError, ImportError)):
+    if not own and isinstance(error, _TOLD):
         return f"error: {error}"
     lines = ["Traceback (most recent call last):\n", *traceback.format_list([frames[k] for k in own])]
     return "".join([*(lines if own else ["error: "]), *traceback.format_exception_only(error)]).rstrip()

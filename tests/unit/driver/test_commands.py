@@ -97,6 +97,15 @@ def test_a_mistake_of_the_compiler_shows_all_frames(
     assert "not callable" in shown and "compile_captured" in shown
 
 
+def test_a_mistake_of_the_command_itself_shows_all_frames(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "load", {}.__getitem__)
+    assert commands.run(["trace", "absent"]) == 1
+    shown = capsys.readouterr().err
+    assert "KeyError: 'absent'" in shown and "in _program" in shown
+
+
 def test_an_import_that_fails_inside_the_program_names_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
