@@ -19,6 +19,7 @@ from isthmus.codegen.cpu.plan import Plan
 from isthmus.codegen.cpu.state import State
 from isthmus.codegen.dtypes import REGISTER
 from isthmus.codegen.llvm_text import Type, Value
+from isthmus.dialects import kernel as k
 from isthmus.ir import Literal
 
 STRIP = 512
@@ -35,19 +36,27 @@ class Stage:
 
 
 def stages_of(plan: Plan) -> tuple[Stage, ...]:
-    """Give the stages of the ops at a kernel's points; one alone where the schedule has not cut the body."""
+    """Give the stages of the ops at a kernel's points; one alone where the schedule has not cut the body.
+
+    What lies in memory is loaded again by each stage that reads it, but for what a store of an earlier one may be over.
+    """
     ops = [op for op in plan.kernel.block.ops if plan.scope_of(op) == plan.point]
     numbers = {op: _number(op) for op in ops}
     needed: dict[int, dict[SSAValue, None]] = {n: {} for n in sorted(set(numbers.values()))}
+    again: dict[int, set[Operation]] = {n: set() for n in needed}
+    first_store = min((numbers[op] for op in ops if isinstance(op, k.StoreOp)), default=0)
     for op in ops:
         for value in ir.operands_of(op):
             maker = cast(Operation, value.owner)
             if maker in numbers and numbers[maker] != numbers[op]:
-                needed[numbers[op]][value] = None  # loads too: an earlier stage may have written over what they read
+                if isinstance(maker, k.LoadOp) and not ir.operands_of(maker) and numbers[op] <= first_store:
+                    again[numbers[op]].add(maker)
+                else:
+                    needed[numbers[op]][value] = None
     crossing = {value for values in needed.values() for value in values}
     return tuple(
         Stage(
-            tuple(op for op in ops if numbers[op] == n),
+            tuple(op for op in ops if numbers[op] == n or op in again[n]),
             tuple(needed[n]),
             tuple(r for op in ops if numbers[op] == n for r in op.results if r in crossing),
         )

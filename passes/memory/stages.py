@@ -36,11 +36,9 @@ def cut_in_stages(op: kernel.FusedOp) -> bool:
         value
         for o in ops
         for value in ir.operands_of(o)
-        if stages[cast(Operation, value.owner)] != stages[o]
-        and not isinstance(value.owner, (prim.ConstOp, prim.SizeOp))
+        if stages[cast(Operation, value.owner)] != stages[o] and not _is_free(cast(Operation, value.owner))
     }
-    computed = sum(not _is_free(cast(Operation, value.owner)) for value in crossing)
-    if max(stages.values(), default=0) == 0 or computed > MOST_CROSSING:
+    if max(stages.values(), default=0) == 0 or len(crossing) > MOST_CROSSING:
         return False
     if not all(ir.is_float(ir.dtype_of(value)) for value in crossing):
         return False
@@ -51,12 +49,14 @@ def cut_in_stages(op: kernel.FusedOp) -> bool:
 
 
 def _is_free(op: Operation) -> bool:
-    """Whether an op reads memory or is a number: it does not count among what stages leave each other."""
+    """Whether an op reads memory or is a number: every stage has its own."""
     return isinstance(op, (kernel.LoadOp, prim.ConstOp, prim.SizeOp)) and not ir.operands_of(op)
 
 
 def _stages(ops: list[Operation]) -> dict[Operation, int]:
-    """As early as what an op needs, a stage later where its chain would be too long; then as late as what needs it."""
+    """As early as what an op needs, a stage later where its chain would be too long; then as late as what needs it.
+
+    Stores are of the last stage."""
     stages: dict[Operation, int] = {}
     chain: dict[Operation, float] = {}
     for op in ops:
@@ -71,4 +71,6 @@ def _stages(ops: list[Operation]) -> dict[Operation, int]:
         users = [stages[use.operation] for r in op.results for use in r.uses]
         if users and isinstance(op, prim.PrimOp) and type(op).COST <= CHEAP:
             stages[op] = min(users)
-    return stages
+    # A result may lie over an operand, which no stage can load again once it is written.
+    last = max(stages.values(), default=0)
+    return stages | {op: last for op in ops if isinstance(op, kernel.StoreOp)}

@@ -49,3 +49,19 @@ func.func @few(%x: tensor<64xf32>) -> tensor<64xf32> {
   }) : tensor<64xf32>
   func.return %r : tensor<64xf32>
 }
+
+// What is known early is stored last: its place may be that of %x, which the last stage reads again.
+// CHECK-LABEL: func.func @early
+// CHECK: %[[A:.*]] = prim.logistic %{{.*}} : f32
+// CHECK: kernel.store %[[A]] {{.*}}stage = 1
+func.func @early(%x: tensor<8192xf32>) -> (tensor<8192xf32>, tensor<8192xf32>) {
+  %r, %s = kernel.fused %x {sizes = [8192], classes = ["parallel"]} ({
+    %v = kernel.load {operand = 0, map = [d0]} : f32
+    %a = prim.logistic %v : f32
+    kernel.store %a {result = 0, map = [d0]}
+    %b = prim.tanh %a : f32
+    %c = prim.mul %b, %v : f32
+    kernel.store %c {result = 1, map = [d0]}
+  }) : tensor<8192xf32>, tensor<8192xf32>
+  func.return %r, %s : tensor<8192xf32>, tensor<8192xf32>
+}
