@@ -45,7 +45,7 @@ LEAST = 1 << 14
 def plan_early(joint: Joint) -> Plan:
     """Plan the minimum cut, with what forward does ahead where that keeps fewer bytes; its joint function is new."""
     plain = plan_min_cut(joint)
-    weights, work = (MEMORY_ONLY, (5, 2)) if _is_large_product(joint) else (MEMORY, (1, 1))
+    weights, work = (MEMORY_ONLY, (5, 2)) if _makes_large_matrices(joint) else (MEMORY, (1, 1))
     movable = _movable(joint, work)
     if not movable or _kept_bytes(plain) < LEAST:
         return plain
@@ -59,7 +59,7 @@ def plan_early(joint: Joint) -> Plan:
     return early if _kept_bytes(early) <= most else plain
 
 
-def _is_large_product(joint: Joint) -> bool:
+def _makes_large_matrices(joint: Joint) -> bool:
     """Whether most of forward's work is in products that give large matrices."""
     work = {op: operations(joint, op) for op in joint.forward_ops}
     large = [n for op, n in work.items() if is_large_product(op)]
