@@ -8,7 +8,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import BuiltinFunctionType
 from typing import cast
 
 import torch
@@ -62,7 +61,7 @@ class KnownNodes:
         self, target: Target, args: Sequence[object], kwargs: Mapping[str, object], run: Callable[[], object]
     ) -> object:
         """Give what `run` gives, the call itself."""
-        if not _is_torchs(target) or _takes_apart(target, args) or _casts():
+        if not is_torchs(target) or _takes_apart(target, args) or _casts():
             return run()
         reader = _NodeReader(self.recorder.fake_mode)
         parts = [*map(reader.part, args), *((name, reader.part(value)) for name, value in kwargs.items())]
@@ -206,13 +205,13 @@ class _NodeReader(KeyReader):
         return (type(value),) if value is Ellipsis else super().part(value)
 
 
-def _is_torchs(target: Target) -> bool:
+def is_torchs(target: Target) -> bool:
     """Tell whether a target is a function of torch's, of which it is known what it depends on."""
-    if isinstance(target, str | BuiltinFunctionType):
+    if isinstance(target, str):
         return True
     if isinstance(target, OpOverload | OpOverloadPacket):
         return str(target).startswith("aten.")
-    return (getattr(target, "__module__", None) or "").split(".")[0] in ("torch", "_operator")
+    return (getattr(target, "__module__", None) or "").split(".")[0] in ("torch", "_operator", "builtins", "math")
 
 
 def _takes_apart(target: Target, args: Sequence[object]) -> bool:

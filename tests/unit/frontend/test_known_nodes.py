@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import zlib
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -177,3 +178,22 @@ def test_what_seems_to_write(target: known_nodes.Target, kwargs: dict[str, objec
     kind = "call_method" if isinstance(target, str) else "call_function"
     node = graph.create_node(kind, target, (), kwargs)  # pyright: ignore[reportArgumentType]
     assert known_nodes.seems_to_write(node) == writes
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("add", True),
+        (torch.add, True),
+        (F.gelu, True),
+        (F.cross_entropy, True),
+        (operator.getitem, True),
+        (getattr, True),
+        (torch.ops.aten.add.Tensor, True),
+        (torch.ops.prims.add.default, False),
+        (zlib.crc32, False),  # compiled too, but somebody else's
+        (imported, False),
+    ],
+)
+def test_whose_functions_are_known(target: known_nodes.Target, expected: bool):
+    assert known_nodes.is_torchs(target) == expected
