@@ -41,7 +41,10 @@ def load_behind(device: torch.device, *libraries: str) -> threading.Thread | Non
     _begun.update((number, name) for name in new)
     register()
     thread = threading.Thread(target=_load, args=(device, new), name="isthmus: libraries")
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads: at a limit, or at the end of the process
+        return None
     return thread
 
 
