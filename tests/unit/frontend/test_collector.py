@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
+
 from isthmus.frontend.collector import FEW, collector_paused
 
 
@@ -39,3 +41,20 @@ def test_what_a_process_has_frozen_stays_frozen() -> None:
         assert count >= FEW and gc.get_freeze_count() == count
     finally:
         gc.unfreeze()
+
+
+def test_it_is_as_before_after_an_error() -> None:
+    def fails() -> None:
+        with collector_paused():
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with pytest.raises(KeyError):
+            fails()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
