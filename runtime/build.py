@@ -187,5 +187,6 @@ def digest_of_files(paths: Iterable[str], below: str, *more: str | bytes) -> str
 def source_version() -> str:
     """A digest of the code that generates code, so that an edit of it makes old entries stale."""
     package = os.path.dirname(diagnostics.__file__)
-    paths = [p for folder in ("codegen", "dialects") for p in source_files(os.path.join(package, folder))]
-    return digest_of_files([*paths, os.path.join(package, "runtime", "cpu.py")], package)
+    paths = [p for folder in ("codegen", "dialects", "ir") for p in source_files(os.path.join(package, folder))]
+    single = [os.path.join(package, where) for where in ("runtime/cpu.py", "driver/native.py", "sizes.py")]
+    return digest_of_files([*paths, *single], package)

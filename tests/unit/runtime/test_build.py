@@ -174,3 +174,13 @@ def test_versions_tell_code_apart() -> None:
     host, base = cpu.host_target(), cpu.baseline_target()
     assert build.versions(host) != build.versions(base) or host.key == base.key
     assert build.source_version() == build.source_version()
+
+
+@pytest.mark.parametrize(
+    "part", ["sizes", "ir.types", "dialects.prim.elementwise", "codegen.cpu.sizes", "driver.native"]
+)
+def test_an_edit_of_what_makes_code_makes_kept_code_old(part: str, monkeypatch: pytest.MonkeyPatch):
+    read: list[str] = []
+    monkeypatch.setattr(build, "digest_of_files", lambda paths, below, *more: read.extend(paths))
+    build.source_version.__wrapped__()
+    assert os.path.join("isthmus", *part.split(".")) + ".py" in [p[p.rindex("isthmus") :] for p in read]
