@@ -70,7 +70,8 @@ class KnownNodes:
         storages = [storage_of(t) for t in reader.tensors]
         ids = [id(t) for t in reader.tensors]
         alike = tuple(map(storages.index, storages)), tuple(map(ids.index, ids))
-        key = target, torch.get_default_dtype(), torch.is_grad_enabled(), alike, *parts
+        modes = torch.get_default_dtype(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
+        key = target, modes, alike, *parts
         known = self._known.get(key)
         before = [self.recorder.value_of(t) for t in reader.tensors]
         if known is not None:

@@ -48,8 +48,8 @@ class Recorder(Program, ProxyTorchDispatchMode):
         self.grad_override: bool | None = None
         """What the ops are marked with, where it is not torch's own grad mode."""
         self.saw_grad_mode = False
-        self.grad_mode_before = torch.is_grad_enabled()
         """Whether any op was recorded with gradients on."""
+        self.grad_mode_before = torch.is_grad_enabled()
         self.plans = autocast.Plans()
         self.numbers: dict[str, Tensor] = {}
         """Symbols of floats -> the 0-d f64 tensor that holds the number."""
