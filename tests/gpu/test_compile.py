@@ -313,7 +313,7 @@ def test_a_loss_with_its_gradient_is_one_pass() -> None:
         assert (gradient.double() - exact).norm() < 4e-3 * exact.norm()
 
 
-def test_large_logits_are_made_in_pieces() -> None:
+def test_logits_are_made_in_pieces_of_the_size_that_is_asked_for() -> None:
     def step(h: Tensor, w: Tensor, t: Tensor) -> tuple[Tensor, ...]:
         loss = F.cross_entropy(F.linear(h, w).float(), t)
         return loss.detach(), *torch.autograd.grad(loss, (h, w))
@@ -321,12 +321,12 @@ def test_large_logits_are_made_in_pieces() -> None:
     h = torch.randn(4096, 256, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
     w = torch.randn(40000, 256, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
     t = torch.randint(0, 40000, (4096,), device=DEVICE)
-    compiled = isthmus.compile(step, capture="trace")
+    compiled = isthmus.compile(step, capture="trace", options={"chunk_rows": 64})
     compiled(h, w, t)
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     found = compiled(h, w, t)
-    assert torch.cuda.max_memory_allocated() - before < 4096 * 40000 * 2
+    assert torch.cuda.max_memory_allocated() - before < 4096 * 40000
     exact = step(*(x.detach().double().requires_grad_() for x in (h, w)), t)
     for a, b, eager in zip(found, exact, step(h, w, t), strict=True):  # logits in bfloat16 alone are 2 % off
         assert (a.double() - b).norm() < 1.1 * (eager.double() - b).norm() + 4e-3 * b.norm()

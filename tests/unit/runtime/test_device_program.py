@@ -15,7 +15,9 @@ from isthmus.driver.kept_on_device import keep_on_device, kept_on_device
 from isthmus.runtime import cache, device_library
 from isthmus.runtime.device_library import library_call
 from tests.unit.runtime.fake_cuda import FakeDriver, on_fake_device
-from tests.unit.runtime.test_call import CHAIN, GATHER, PAIR, SYMBOLIC, WHILE, chain, inputs
+from tests.unit.runtime.test_call import CHAIN, GATHER, SYMBOLIC, chain, inputs
+from tests.unit.runtime.test_call_control_flow import WHILE
+from tests.unit.runtime.test_call_results import PAIR
 
 
 @pytest.fixture(params=[False, True], ids=["python", "native"])
