@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
@@ -268,6 +269,10 @@ class Function:
 
     def masked_store(self, value: Value, address: Value, mask: Value) -> None:
         """Write the lanes of the mask; nothing else is touched."""
+        on = [lane for lane, bit in enumerate(re.findall(r"i1 ([01])\b", mask.name)) if bit == "1"]
+        if len(on) == 1:  # a constant, for which LLVM would write 32 bits of a lane of 8 or 16 (AVX-512)
+            self.store(self.extract(value, on[0]), self.address(address, on[0], value.type.scalar))
+            return
         name = f"llvm.masked.store.{value.type.suffix}.p0"
         aligned = f"ptr align {alignment(value.type)} {address.name}"
         self.module.declare(name, VOID, [value.type, PTR, mask.type])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from kernel_text import PARALLEL, ROW, function, tensor
@@ -397,6 +399,20 @@ def test_baseline_and_avx512_code_is_valid():
         module = Module()
         emit_kernel(module, k.launches(func)[0], named_target(name))
         assert register in assembly(str(module), named_target(name))
+
+
+def test_a_single_lane_of_16_bits_writes_16_bits():
+    """LLVM would write 32 for a masked store whose constant mask has one lane: beyond the end of a tensor."""
+    body = """
+    %v = kernel.load {operand = 0, map = [d0]} : bf16
+    %w = prim.add %v, %v : bf16
+    kernel.store %w {result = 0, map = [d0]}"""
+    text = function([tensor([17], "bf16")], [tensor([17], "bf16")], [17], [PARALLEL], body, vector=0, partitions=1)
+    (func,) = ir.functions(parse(text)).values()
+    module = Module(vector_bits=512)
+    emit_kernel(module, k.launches(func)[0], named_target("x86-64-v4"))
+    code = assembly(str(module), named_target("x86-64-v4"))
+    assert "pextrw" in code and not re.search(r"movl\s+%\w+, \d*\(", code)
 
 
 def test_baseline_target_runs():
