@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -22,6 +23,7 @@ PROGRAMS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "of a difference by a sum": lambda x, n: x + (n - 5) // (n + 1) + (n - 5) % (n + 1) if n >= 0 else x,
     "of an extremum": lambda x, n: x + min(n - 5, 3) // 2 + max(1 - n, -7) % 3,
     "by an extremum": lambda x, n: x + 7 // min(n - 6, -1) + n % min(n - 6, -1),
+    "cut to an integer": lambda x, n: x + int((n - 5) / 2) + math.trunc((n - 5) / 3) + int(n / -2),
     "extrema": lambda x, n: x * max(n, 0) + abs(n) + min(n - 5, 2),
 }
 
