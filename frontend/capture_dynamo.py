@@ -108,6 +108,7 @@ class DynamoBackend:
         entry = CapturedGraph(f"graph_{len(self.log.graphs)}", _first_location(graph), _operations(graph))
         self.log.graphs.append(entry)
         self._note_break(graph)
+        dynamo_repairs.guard_held_tensors(graph)
         try:
             captured = _imported(graph, example_inputs, entry)
             entry.captured = captured

@@ -12,11 +12,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import fx
 from torch._dynamo.exc import unimplemented
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import AttrSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.misc import AutogradFunctionVariable
+from torch._guards import ChainedSource, TracingContext
 
-from isthmus.frontend.torch_private import open_transforms
+from isthmus.frontend.torch_private import dynamo_source, open_transforms
 
 Apply = Callable[..., VariableTracker]
 
@@ -57,6 +61,19 @@ def _wants_gradient(tx: Any) -> bool:
     """Whether any tensor that the graph was given wants a gradient: inside of vmap none says so by itself."""
     known = (tracked.fake for tracked in tx.output.tracked_fakes)
     return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in known)
+
+
+LOOKS_AT_HELD_TENSORS = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 13)
+
+
+def guard_held_tensors(graph: fx.GraphModule) -> None:
+    """Have Dynamo look at parameters and buffers whenever it checks its guards; for a backend, while it is called."""
+    if LOOKS_AT_HELD_TENSORS or TracingContext.try_get() is None:
+        return
+    for node in graph.graph.find_nodes(op="placeholder"):
+        source = dynamo_source(node)
+        if isinstance(source, ChainedSource) and isinstance(node.meta.get("example_value"), torch.Tensor):
+            install_guard(AttrSource(source, "requires_grad").make_guard(GuardBuilder.CONSTANT_MATCH))
 
 
 def repair() -> None:
