@@ -1,8 +1,11 @@
-"""Dynamo and user rules inside of torch.func's transforms: what is differentiated there counts as wanting a gradient.
+"""What Dynamo gets wrong about user rules inside of transforms and about tensors that modules hold, put right.
 
 Dynamo keeps a `torch.autograd.Function` in the graph only where an argument wants a gradient by itself. Inside of
 `grad`, `vjp`, `jacrev` and `vmap` none does, so that Dynamo would write down forward alone and the rule would be lost
 without a word. Its own stand-in for the rule cannot be batched: inside of `vmap` the graph ends.
+
+Before torch 2.13 the guards of a parameter are passed over while the dict that holds it is the same: one that is thawed
+after the first call would get no gradient. A guard on an attribute of the tensor makes Dynamo look at it.
 """
 
 from __future__ import annotations
