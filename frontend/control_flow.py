@@ -47,8 +47,10 @@ def while_loop(call: Call) -> object:
     """while_loop(condition, body, carried, additional)."""
     condition, body, carried, extra = call.args
     arguments = [*as_list(carried), *as_list(extra)]
-    count = len(as_list(carried))
-    regions = [_region(call, cast(fx.GraphModule, b), arguments, aten.YieldOp, steady=count) for b in (condition, body)]
+    steady = len(as_list(carried))
+    regions = [
+        _region(call, cast(fx.GraphModule, b), arguments, aten.YieldOp, steady=steady) for b in (condition, body)
+    ]
     captured = _share_captures(call.recorder, regions)
     count = len(tensors_in(carried))
     _same_kinds("while_loop", tensors_in(carried), regions[1].results)

@@ -14,17 +14,11 @@ from torch._dynamo.exc import TorchRuntimeError
 from isthmus.diagnostics import nearest
 from isthmus.frontend.locations import is_library
 from isthmus.importing import import_code
+from isthmus.runtime import interpret_table
 
-DTYPES = {
-    "f64": torch.float64,
-    "f32": torch.float32,
-    "bf16": torch.bfloat16,
-    "f16": torch.float16,
-    "i64": torch.int64,
-    "i32": torch.int32,
-    "u8": torch.uint8,
-    "bool": torch.bool,
-}
+_NAMES = ("f64", "f32", "bf16", "f16", "i64", "i32", "u8")
+DTYPES = {name: interpret_table.DTYPES[name] for name in _NAMES} | {"bool": torch.bool}
+"""What an input of a command line may be made of."""
 
 _PACKAGE = str(Path(__file__).parents[1])
 
