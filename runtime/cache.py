@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from isthmus.runtime import cache_size
+
 _MAGIC = b"isthmus-cache-1\n"
 _DIGEST = 32
 
@@ -72,9 +74,13 @@ class Counters:
 
 @dataclass
 class Cache:
-    """Entries by key. `directory` is None where only memory is used; safe to share by threads."""
+    """Entries by key. `directory` is None where only memory is used; safe to share by threads.
+
+    `limit`: how many bytes the entries may take on disk, None where they may take any.
+    """
 
     directory: Path | None
+    limit: int | None = cache_size.DEFAULT
     counters: Counters = field(default_factory=Counters)
     _memory: dict[str, bytes] = field(default_factory=dict[str, bytes])
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -106,13 +112,15 @@ class Cache:
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
             try:
                 with os.fdopen(handle, "wb") as file:
-                    file.write(_MAGIC + _seal(key, entry) + entry)
+                    size = file.write(_MAGIC + _seal(key, entry) + entry)
                 os.replace(temporary, path)
             except BaseException:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
                 raise
             self._count("written")
+            if self.limit is not None:
+                cache_size.note_written(self.directory, key, size, self.limit)
         except OSError as error:
             self._give_up(f"cannot be written ({error})")
 
@@ -124,14 +132,12 @@ class Cache:
             self.put(key, found)
         return found
 
-    def clear(self) -> None:
-        """Forget every entry, in memory and on disk."""
+    def clear(self) -> tuple[int, int]:
+        """Forget every entry, in memory and on disk; gives how many files that were and their bytes."""
         self._memory.clear()
         if self.directory is None or not self._ready():
-            return
-        for path in [*self.directory.glob("??/*.bin"), *self.directory.glob("??/.new-*")]:
-            with contextlib.suppress(OSError):
-                path.unlink()
+            return 0, 0
+        return cache_size.remove_all(self.directory)
 
     def forget_memory(self) -> None:
         """Forget what is in memory, as a new process would: the disk keeps its entries."""
@@ -150,6 +156,7 @@ class Cache:
                 facts = os.fstat(handle)
                 foreign = facts.st_uid != os.getuid() or facts.st_mode & 0o022
                 data = b"" if foreign else file.read()
+                cache_size.note_use(handle, facts.st_mtime)
         except OSError:
             return None
         head = len(_MAGIC) + _DIGEST
@@ -222,15 +229,15 @@ _making = threading.Lock()
 
 
 def current() -> Cache:
-    """The process's cache; another one once `ISTHMUS_CACHE_DIR` names another folder."""
+    """The process's cache; another one once `ISTHMUS_CACHE_DIR` names another folder or `ISTHMUS_CACHE_SIZE` a size."""
     global _current
-    directory = default_directory()
+    directory, limit = default_directory(), cache_size.chosen_size()
     with _making:
-        if _current is None or _current.directory != directory:
-            _current = Cache(directory)
+        if _current is None or (_current.directory, _current.limit) != (directory, limit):
+            _current = Cache(directory, limit)
         return _current
 
 
-def clear() -> None:
-    """Forget everything that was compiled, in memory and on disk."""
-    current().clear()
+def clear() -> tuple[int, int]:
+    """Forget everything that was compiled, in memory and on disk; gives how many files that were and their bytes."""
+    return current().clear()

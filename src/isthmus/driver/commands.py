@@ -1,4 +1,4 @@
-"""`isthmus trace` prints a program at a stage, `isthmus explain` what happened to it, `isthmus modes` a table."""
+"""`isthmus trace` prints a program at a stage, `explain` what happened to it, `modes` a table, `cache` what is kept."""
 
 from __future__ import annotations
 
@@ -57,6 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     explain.set_defaults(command=_explain)
     modes = commands.add_parser("modes", help="print the options of every mode", description=_MODES)
     modes.set_defaults(command=_modes)
+    kept = commands.add_parser("cache", help="show or clear what is kept on disk", description=_CACHE)
+    kept.add_argument("--clear", action="store_true", help="remove every entry")
+    kept.set_defaults(command=_cache)
     for command in (trace, explain):
         command.add_argument(
             "program",
@@ -87,6 +90,29 @@ def _example(command: str, rest: str = "") -> str:
 
 
 _MODES = "What `isthmus.compile(mode=...)` sets every option to; a star marks what differs from the default mode."
+
+
+_CACHE = (
+    "The machine code that is kept between processes. ISTHMUS_CACHE_DIR says where (empty: nowhere), ISTHMUS_CACHE_SIZE"
+    " how much at most (2G by default, 0: no bound); what was not used for the longest time is removed first."
+)
+
+
+def _cache(arguments: argparse.Namespace) -> int:
+    from isthmus.runtime import cache
+    from isthmus.runtime.cache_size import entries, readable
+
+    there = cache.current()
+    if there.directory is None:
+        print("nothing is kept on disk: ISTHMUS_CACHE_DIR is empty")
+    elif arguments.clear:
+        count, size = there.clear()
+        print(f"removed {count} entries, {readable(size)}, of {there.directory}")
+    else:
+        found = list(entries(there.directory))
+        bound = "no bound" if there.limit is None else f"at most {readable(there.limit)}"
+        print(f"{there.directory}: {len(found)} entries, {readable(sum(e.bytes for e in found))} ({bound})")
+    return 0
 
 
 def _modes(arguments: argparse.Namespace) -> int:

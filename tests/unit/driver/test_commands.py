@@ -9,6 +9,7 @@ import torch
 
 import isthmus
 from isthmus.driver import commands
+from isthmus.runtime import cache
 
 PROGRAM = """
 def f(x):
@@ -148,3 +149,21 @@ def test_what_was_not_joined_is_named_by_what_it_is_and_its_line(
     shown = capsys.readouterr().out
     assert "not fused with prim.dot of" in shown and "not fused with the kernel of" in shown
     assert "program.py:2:13: it needs whole rows of the product" in shown
+
+
+def test_what_is_kept_is_shown_and_cleared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ISTHMUS_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("ISTHMUS_CACHE_SIZE", "500M")
+    cache.current().put(cache.digest("a"), b"x" * 5000)
+    for arguments in (["cache"], ["cache", "--clear"], ["cache"]):
+        assert commands.run(arguments) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{tmp_path}: 1 entries, 8.0 KiB (at most 500.0 MiB)",
+        f"removed 1 entries, 8.0 KiB, of {tmp_path}",
+        f"{tmp_path}: 0 entries, 0 bytes (at most 500.0 MiB)",
+    ]
+    monkeypatch.setenv("ISTHMUS_CACHE_DIR", "")
+    assert commands.run(["cache"]) == 0
+    assert "nothing is kept on disk" in capsys.readouterr().out
