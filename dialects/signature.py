@@ -15,7 +15,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
 
 from isthmus import ir
-from isthmus.diagnostics import IRError
+from isthmus.diagnostics import IRError, nearest
 from isthmus.ir import Literal, LiteralValue, Shape
 from isthmus.sizes import Dim
 
@@ -215,8 +215,11 @@ def _fields(attrs: Mapping[str, Attribute], keys: Mapping[str, str]) -> dict[str
     found = {name: _decode(attrs[key]) for name, key in keys.items() if key in attrs}
     if len(found) == len(attrs):
         return found
-    known = set(keys.values())
-    return {**found, "extra": {k: v for k, v in attrs.items() if k not in known}}
+    extra = {k: v for k, v in attrs.items() if k not in keys.values()}
+    for key in extra:
+        if key.startswith("autodiff."):  # further attributes have names of their own
+            raise IRError(f"'{key}' is no role{nearest(key, keys.values())}", cure=f"roles: {', '.join(keys.values())}")
+    return {**found, "extra": extra}
 
 
 def _argument(attrs: Mapping[str, Attribute]) -> Argument:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import cache
 from io import StringIO
 
@@ -10,7 +11,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass, PassPipeline
 from xdsl.printer import Printer
-from xdsl.utils.arg_spec import parse_spec
+from xdsl.utils.arg_spec import ArgSpec, parse_spec
 
 from isthmus.diagnostics import CompileError, IRError, nearest
 from isthmus.passes import PASSES, load_pass
@@ -113,14 +114,25 @@ def parse_pass(text: str) -> ModulePass:
     Passes are immutable: one object serves all who name it (reading the types of its fields takes half a millisecond).
     """
     spec = parse_spec(text)
-    check_pass_name(spec.name)
+    check_pass(spec)
     return load_pass(spec.name).from_spec(spec)
 
 
-def check_pass_name(name: str) -> None:
-    """Raise IRError where there is no pass of a name; it tells which was meant."""
+def check_pass(spec: ArgSpec) -> None:
+    """Raise IRError where there is no such pass, or it has no such option; it tells which was meant."""
+    name = spec.name
     if name not in PASSES:
         raise IRError(f"there is no pass '{name}'{nearest(name, PASSES)}", cure=f"the passes are {', '.join(PASSES)}")
+    options = {f.name.replace("_", "-"): f for f in fields(load_pass(name)) if f.init and f.name != "name"}
+    listed = ", ".join(f"{option} ({f.type})" for option, f in options.items())
+    cure = f"its options are {listed}" if options else "it has no options"
+    for option in spec.parameters:
+        if option.replace("_", "-") not in options:
+            raise IRError(f"{name} has no option '{option}'{nearest(option, options)}", cure=cure)
+    try:
+        load_pass(name).from_spec(spec)
+    except ValueError as error:
+        raise IRError(f"{spec} has no meaning: {error}", cure=cure) from None
 
 
 def pass_text(p: ModulePass) -> str:

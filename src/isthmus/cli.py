@@ -5,25 +5,29 @@ from __future__ import annotations
 import argparse
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from io import BytesIO
 from typing import IO, cast
 
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+from xdsl.parser import Parser
 from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import parse_pipeline, parse_spec
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError, VerifyException
+from xdsl.utils.lexer import Span
 from xdsl.utils.target import Target
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from isthmus import __version__, ir
-from isthmus.diagnostics import CompileError, IRError
+from isthmus.diagnostics import CompileError, IRError, SourceLocation
 from isthmus.dialects import dialect_factories
 from isthmus.importing import import_code
 from isthmus.passes import PASSES, load_pass
-from isthmus.passes.pipelines import PassFailure, Pipeline, check_pass_name, module_text, pass_text
+from isthmus.passes.pipelines import PassFailure, Pipeline, check_pass, module_text, pass_text
 
 TARGETS = {
     "llvm": "isthmus.codegen.targets:LLVMTarget",
@@ -33,9 +37,27 @@ TARGETS = {
 }
 
 
+class PlacingParser(Parser):
+    """A parser that remembers where in the text each op begins."""
+
+    def __init__(self, ctx: Context, text: bytes, name: str) -> None:
+        super().__init__(ctx, text, name)
+        self.places: dict[Operation, Span] = {}
+
+    def parse_operation(self) -> Operation:
+        """Read an op."""
+        start = self._current_token.span
+        op = super().parse_operation()
+        self.places[op] = start
+        return op
+
+
 class IsthmusOpt(xDSLOptMain):
     """The driver of `isthmus-opt`; see `isthmus-opt --help`."""
 
+    places: Mapping[Operation, Span] = {}
+    """Where the ops of the program stand in its text, and how many lines of the file are before that text."""
+    lines_before = 0
     version_format = f"isthmus-opt {__version__} (xdsl {{xdsl_version}})"
 
     def register_all_dialects(self) -> None:
@@ -76,9 +98,9 @@ class IsthmusOpt(xDSLOptMain):
         )
 
     def setup_pipeline(self) -> None:
-        """Build the pipeline with our checks and prints between passes. IRError when there is no pass of a name."""
+        """Build the pipeline with our checks and prints between passes. IRError when a pass or an option is none."""
         for spec in parse_pipeline(self.args.passes):
-            check_pass_name(spec.name)
+            check_pass(spec)
         super().setup_pipeline()
         inherited = self.pipeline.callback
 
@@ -89,7 +111,7 @@ class IsthmusOpt(xDSLOptMain):
                 if not self.args.disable_verify:
                     ir.verify_order(module)
             except (IRError, VerifyException) as error:
-                raise _shown(error, module) from error
+                raise self.shown(error, module) from error
             if before is not None and self.args.print_ir_after_all:
                 _print_stage(f"after {pass_text(before)}", module)
             if after is not None and self.args.print_ir_before_all:
@@ -98,11 +120,35 @@ class IsthmusOpt(xDSLOptMain):
         self.pipeline = Pipeline(self.pipeline.passes, between)
 
     def parse_chunk(self, chunk: IO[bytes], file_extension: str, start_offset: int = 0) -> ModuleOp | None:
-        """Read a program; text without any op is a module without any."""
+        """Read a program; text without any op is a module without any. IRError where it is several programs."""
         text = chunk.read()
         if all(not line.strip() or line.lstrip().startswith(b"//") for line in text.splitlines()):
             return ModuleOp([])
-        return super().parse_chunk(BytesIO(text), file_extension, start_offset)
+        if (self.args.frontend or file_extension) != "mlir":
+            return super().parse_chunk(BytesIO(text), file_extension, start_offset)
+        parser = PlacingParser(self.ctx, text, self.get_input_name())
+        module = parser.parse_module(not self.args.no_implicit_module)
+        self.places, self.lines_before = parser.places, start_offset
+        if any(isinstance(op, ModuleOp) for op in module.ops):
+            raise IRError("the text holds several programs", cure="put '// -----' between them and --split-input-file")
+        return module
+
+    def shown(self, error: IRError | VerifyException, module: ModuleOp) -> Exception:
+        """Add the op that breaks its rule and where it stands to an error that has no line of a user's program."""
+        if isinstance(error, IRError) and error.location is not None:
+            return error
+        for op in module.walk(reverse=True):  # what is inside before what is around it
+            try:
+                op.verify(verify_nested_ops=False)
+            except (IRError, VerifyException):
+                return type(error)(f"{self._place(op)}{error}\n    {str(op).partition(chr(10))[0]}")
+        return error
+
+    def _place(self, op: Operation) -> str:
+        if op not in self.places:
+            return ""
+        at = self.places[op].get_location()
+        return f"{SourceLocation(at.file, at.line + self.lines_before, at.col)}: "
 
     def output_resulting_program(self, prog: ModuleOp) -> str:
         """Give the text of the target. CompileError where it is of kernels and there are none yet."""
@@ -131,18 +177,6 @@ def _list_passes() -> None:
         print(f"{name}\n    {' '.join((load_pass(name).__doc__ or '').split())}")
 
 
-def _shown(error: IRError | VerifyException, module: ModuleOp) -> Exception:
-    """Add the op that breaks its rule, as text, to an error that has no line of a user's program."""
-    if isinstance(error, IRError) and error.location is not None:
-        return error
-    for op in module.walk(reverse=True):  # what is inside before what is around it
-        try:
-            op.verify(verify_nested_ops=False)
-        except (IRError, VerifyException):
-            return type(error)(f"{error}\n    {str(op).partition(chr(10))[0]}")
-    return error
-
-
 def opt(argv: Sequence[str] | None = None) -> int:
     """Run `isthmus-opt`; 0 when everything went well, 1 after a message on stderr otherwise."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -158,6 +192,9 @@ def opt(argv: Sequence[str] | None = None) -> int:
         driver.run()
     except PassFailure as failure:
         _report(failure, driver.args.reproducer if driver else "isthmus-reproducer.mlir")
+        return 1
+    except FileNotFoundError as error:
+        print(f"error: there is no {error.filename}", file=sys.stderr)
         return 1
     except UnicodeDecodeError as error:
         print(f"error: {driver.get_input_name() if driver else 'the input'} is no text: {error}", file=sys.stderr)
