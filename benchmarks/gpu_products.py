@@ -1,4 +1,4 @@
-"""Who multiplies faster on a GPU, a kernel of ours or cuBLAS: products in bf16 by shape and layout, and with epilogues.
+"""Who multiplies faster on a GPU, a kernel of ours or cuBLAS: products in bf16 and TF32, and with epilogues.
 
     python benchmarks/gpu_products.py [--columns 256 192 128 64]
 
@@ -37,19 +37,24 @@ SHAPES = (
     *(f"NN 8192 {n} {k}" for n, k in ((768, 2304), (768, 3072), (3072, 768), (768, 50304))),
     *(f"TN {m} {n} 8192" for m, n in ((2304, 768), (768, 3072), (50304, 768))),
 )
+TF32_SHAPES = (
+    *(f"NT {n} {n} {n}" for n in (8192, 4096, 1024)),
+    *(f"NT 8192 {n} {k}" for n, k in ((2304, 768), (768, 768), (3072, 768), (768, 3072), (4096, 4096))),
+)
+"""Of f32 a kernel of ours takes factors that run along k."""
 LAYERS = ((8192, 8192, 8192), (8192, 3072, 768), (8192, 768, 3072), (8192, 4096, 4096), (1000, 1096, 328))
 
 
-def product(layout: str, m: int, n: int, k: int, columns: int | None = None) -> kernel.ContractOp:
+def product(layout: str, m: int, n: int, k: int, columns: int | None = None, dtype: str = "bf16") -> kernel.ContractOp:
     """A scheduled product of matrices as they lie; in tiles of so many columns, or of what the schedule chooses."""
     shapes = ((m, k) if layout[0] == "N" else (k, m), (k, n) if layout[1] == "N" else (n, k))
     maps = ("d0, d2" if layout[0] == "N" else "d2, d0", "d2, d1" if layout[1] == "N" else "d1, d2")
-    types = [f"tensor<{rows}x{width}xbf16>" for rows, width in (*shapes, (m, n))]
+    types = [f"tensor<{rows}x{width}x{dtype}>" for rows, width in (*shapes, (m, n))]
     text = f"""func.func @f(%a: {types[0]}, %b: {types[1]}) -> {types[2]} {{
   %r = kernel.contract %a, %b {{sizes = [{m}, {n}, {k}], classes = ["m", "n", "k"]}} ({{
-    %u = kernel.load {{operand = 0, map = [{maps[0]}]}} : bf16
-    %v = kernel.load {{operand = 1, map = [{maps[1]}]}} : bf16
-    %y = kernel.dot %u, %v {{dims = [2]}} : bf16
+    %u = kernel.load {{operand = 0, map = [{maps[0]}]}} : {dtype}
+    %v = kernel.load {{operand = 1, map = [{maps[1]}]}} : {dtype}
+    %y = kernel.dot %u, %v {{dims = [2]{', precision = "tf32"' if dtype == "f32" else ""}}} : {dtype}
     kernel.store %y {{result = 0, map = [d0, d1]}}
   }}) : {types[2]}
   func.return %r : {types[2]}
@@ -61,7 +66,8 @@ def product(layout: str, m: int, n: int, k: int, columns: int | None = None) -> 
     schedule_contraction(op)
     if columns is not None:
         grid = (1, -(-m // 128), -(-n // columns))
-        op.properties |= {"tile": Literal.of((128, columns, 64)), "grid": Literal.of(grid)}
+        depth = 128 // ir.itemsize(dtype)
+        op.properties |= {"tile": Literal.of((128, columns, depth)), "grid": Literal.of(grid)}
         op.properties["partitions"] = Literal.of(grid[1] * grid[2])
     return op
 
@@ -102,18 +108,19 @@ def _elapsed(step: Step) -> float:
     return begin.elapsed_time(end)
 
 
-def products(shape: str, columns: list[int]) -> None:
+def products(shape: str, columns: list[int], dtype: str = "bf16") -> None:
     """Print a line of the table of products."""
+    number = torch.bfloat16 if dtype == "bf16" else torch.float32
     layout, *sizes = shape.split()
     m, n, k = map(int, sizes)
-    a = torch.randn((m, k) if layout[0] == "N" else (k, m), device="cuda").bfloat16()
-    b = torch.randn((k, n) if layout[1] == "N" else (n, k), device="cuda").bfloat16()
+    a = torch.randn((m, k) if layout[0] == "N" else (k, m), device="cuda").to(number)
+    b = torch.randn((k, n) if layout[1] == "N" else (n, k), device="cuda").to(number)
     left, right = a if layout[0] == "N" else a.t(), b if layout[1] == "N" else b.t()
-    wanted, found = (torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    wanted, found = (torch.full((m, n), float("nan"), device="cuda", dtype=number) for _ in range(2))
     steps: dict[str, Step] = {"cublas": lambda: torch.mm(left, right, out=wanted)}
     steps["cublas"]()
-    chosen = product(layout, m, n, k)
-    for name, op in (("ours", chosen), *((str(c), product(layout, m, n, k, c)) for c in columns)):
+    chosen = product(layout, m, n, k, dtype=dtype)
+    for name, op in (("ours", chosen), *((str(c), product(layout, m, n, k, c, dtype)) for c in columns)):
         steps[name] = launcher(op, [a, b, found.fill_(float("nan"))])
         steps[name]()
         assert float((found - wanted).norm() / wanted.norm()) < 2e-3, (shape, name)
@@ -152,6 +159,10 @@ def main() -> None:
     chosen: list[int] = parser.parse_args().columns
     for shape in SHAPES:
         products(shape, chosen)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    print("TF32")
+    for shape in TF32_SHAPES:
+        products(shape, chosen, "f32")
     for sizes in LAYERS:
         for name in FUNCTIONS:
             layer(*sizes, name)

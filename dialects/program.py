@@ -88,6 +88,7 @@ class TensorMap:
 
     `strides`: bytes from neighbour to neighbour along each dim but the innermost; `box`: elements that one copy moves,
     128 bytes of them along the innermost dim, swizzled in shared memory; `offset`: bytes from the buffer's pointer.
+    dtype "tf32": f32 that a copy rounds to 10 bits of mantissa.
     """
 
     buffer: int

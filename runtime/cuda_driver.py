@@ -21,7 +21,7 @@ _FREE_SHARED = 48 << 10
 """Bytes of dynamic shared memory that a function has without being told."""
 
 
-_TENSOR_DTYPES = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32"}
+_TENSOR_DTYPES = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "tf32": "TFLOAT32"}
 """How the driver calls the dtypes of tensor maps."""
 
 

@@ -110,7 +110,7 @@ class Contraction:
     def steps(self) -> Value:
         """Rows of shared memory that the terms of k fill."""
         size = self.plan.sizes[self.plan.k]
-        return self.state.size((size + 63) // 64)
+        return self.state.size((size + (self.plan.depth - 1)) // self.plan.depth)
 
     def ragged(self) -> tuple[bool, bool]:
         """Whether the last row or column of tiles may reach outside."""

@@ -1,7 +1,7 @@
 """The form of a contraction for Hopper: one thread has boxes copied in, two warpgroups multiply.
 
-Blocks stay and walk many tiles. Shared memory is a ring of stages, each with 64 terms of k of both factors; a stage has
-one barrier that its copies complete and one that those arrive at who have read it. Wide tiles are shared by the
+Blocks stay and walk many tiles. Shared memory is a ring of stages, each with 128 bytes along k of both factors; a stage
+has one barrier that its copies complete and one that those arrive at who have read it. Wide tiles are shared by the
 warpgroups, 64 rows each; while they take their sums to the results the next tile's stages fill. Narrow tiles
 (`taking_turns`) belong to one warpgroup each: while it takes its sums to the results the other one multiplies.
 """
@@ -185,7 +185,7 @@ class Boxes(Contraction):
                 barrier_wait(f, self._empty(stage), parity)
                 full = self._full(stage)
                 barrier_expect(f, full, self.stage_bytes)
-                k0 = f.cast("trunc", step * 64, I32)
+                k0 = f.cast("trunc", step * plan.depth, I32)
                 at = stage * self.stage_bytes
                 self._copy(0, plan.a, plan.rows, (at, m0, k0), full)
                 self._copy(1, plan.b, plan.columns, (at + self.bytes_a, n0, k0), full)
@@ -247,7 +247,7 @@ class Boxes(Contraction):
         self.results.end()
 
     def _step(self, ring: _Ring, sums: Sequence[Sequence[Value]], before: Value, step: Value) -> None:
-        """64 terms of k: the products of this stage are under way when those of the one before are known to be done."""
+        """One stage: its products are under way when those of the one before are known to be done."""
         f, plan = self.f, self.plan
         stage, parity = ring.now()
         barrier_wait(f, self._full(stage), parity)
@@ -280,5 +280,5 @@ class Boxes(Contraction):
 
 def _factor_map(plan: ContractPlan, matrix: Matrix, own: int, extent: int) -> TensorMap:
     if plan.runs_along_k(matrix):
-        return matrix.map(plan.k, own, plan.batch, extent)
+        return matrix.map(plan.k, own, plan.batch, extent, cores.PTX_TYPE[plan.dtype])
     return matrix.map(own, plan.k, plan.batch, 64)

@@ -21,9 +21,9 @@ from isthmus.dialects.program import TensorMap
 from isthmus.sizes import Dim
 
 DTYPES = ("bf16", "f16")
-"""What tensor cores multiply here, summed in f32."""
-DEPTH = 64
-"""Terms of k in a row of shared memory."""
+"""Of 16 bits, what tensor cores multiply here, summed in f32."""
+TF32 = "f32"
+"""Multiplied in TF32, where the product allows that, and both factors run along k in memory."""
 PAIR = 2
 """Neighbours of a row of the result that one thread holds."""
 MOST_MAP_DIMS = 5
@@ -61,12 +61,12 @@ class Matrix:
         fits = len(self.batch_dims(batch)) + 2 <= MOST_MAP_DIMS and isinstance(self.position.constant, int)
         return fits and self.stride(outer) != 0 and self.stride(inner) == 1 and self.known_alignment(inner) == ALIGNMENT
 
-    def map(self, inner: int, outer: int, batch: tuple[int, ...], rows: int) -> TensorMap:
-        """Describe it for copies of boxes of so many rows of 128 bytes along `inner`."""
+    def map(self, inner: int, outer: int, batch: tuple[int, ...], rows: int, dtype: str | None = None) -> TensorMap:
+        """Describe it for copies of boxes of so many rows of 128 bytes along `inner`; `dtype`: what they arrive as."""
         dims = (outer, *self.batch_dims(batch))
         return TensorMap(
             self.buffer,
-            self.dtype,
+            dtype or self.dtype,
             tuple(self.sizes[d] for d in (inner, *dims)),
             tuple(self.stride(d) * self.itemsize for d in dims),
             (ROW_BYTES // self.itemsize, rows, *(1 for _ in dims[1:])),
@@ -116,11 +116,15 @@ class ContractPlan:
         self.grid = cast("tuple[Dim, Dim, Dim]", kernel.grid.data)
         self.m, self.n, self.k = kernel.mnk
         self.sizes = kernel.sizes_
-        dtype = ir.dtype_of(kernel.dot.y)
-        if dtype not in DTYPES or depth != DEPTH:
+        self.dtype = dtype = ir.dtype_of(kernel.dot.y)
+        self.depth = ROW_BYTES // ir.itemsize(dtype)
+        """Terms of k in a row of shared memory."""
+        allowed = dtype in DTYPES or (dtype == TF32 and kernel.dot.precision is not None)
+        if not allowed or depth != self.depth:
             raise self.unsupported(f"has no code for tensor cores of {dtype} in steps of {depth}")
-        self.dtype = dtype
         self.a, self.b = self._factor(kernel.dot.a), self._factor(kernel.dot.b)
+        if dtype == TF32 and not (self.runs_along_k(self.a) and self.runs_along_k(self.b)):
+            raise self.unsupported("has factors in f32 that do not run along k")
         even = factor(self.sizes[self.n]) % PAIR == 0
         self.fragments = Fragments(kernel, PAIR if even else 1, ALIGNMENT if aligned else 1)
         self.sinks = [op for op in self.fragments.ops if isinstance(op, k.AccumulateOp)]

@@ -1,8 +1,8 @@
 """The form of a contraction for every GPU since sm_80: threads copy stages in, warps multiply 16 x 8 fragments.
 
-A block computes one tile. Its shared memory is a ring of stages with 64 terms of k of both factors each, filled two or
-three stages ahead, 16 bytes at a time where memory is aligned to that, else by as much as it is. A warp has 64 rows and
-a part of the columns.
+A block computes one tile. Its shared memory is a ring of stages with 128 bytes along k of both factors each, filled two
+or three stages ahead, 16 bytes at a time where memory is aligned to that, else by as much as it is. A warp has 64 rows
+and a part of the columns.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ SHARED_BYTES = 163 << 10
 """Shared memory that a block of an sm_80 can have."""
 MOST_STAGES = 4
 WARP_ROWS = 64
-PIECE = 8
-"""Elements of 16 bytes."""
+PIECES, PIECE_BYTES = 8, 16
+"""Pieces of a row of shared memory, which are copied one by one."""
 
 
 def warps_across(columns: int) -> int:
@@ -52,8 +52,12 @@ class Copier:
         """`origin`: the tile's first place along the own dim, i64."""
         self.form, self.side, self.f = form, side, form.f
         f, state, plan = self.f, form.state, form.plan
-        self.passes = side.extent * PIECE // form.threads
-        self.rows = form.threads // PIECE
+        self.itemsize = side.matrix.itemsize
+        self.element = Type.of(f"i{8 * self.itemsize}")
+        self.piece_size = PIECE_BYTES // self.itemsize
+        """Elements of a piece."""
+        self.passes = side.extent * PIECES // form.threads
+        self.rows = form.threads // PIECES
         """Rows that the block copies at once."""
         self.line = f.binary("lshr", form.thread, f.const(3, I32))
         self.piece = form.thread & 7
@@ -64,28 +68,28 @@ class Copier:
         sizes = plan.sizes
         self.own_size, self.k_size = state.size(sizes[side.own]), state.size(sizes[plan.k])
         self.ragged_own = not _divides(side.extent, sizes[side.own])
-        self.ragged_k = not _divides(64, sizes[plan.k])
+        self.ragged_k = not _divides(plan.depth, sizes[plan.k])
         base = state.size(side.matrix.position.constant)
         for d in side.matrix.batch_dims(plan.batch):
             base = base + state.indices[d] * state.size(side.matrix.stride(d))
-        self.base = f.address(state.buffers[side.matrix.buffer], base, "i16")
+        self.base = f.address(state.buffers[side.matrix.buffer], base, self.element.scalar)
         self.origin = origin
         line, piece = (f.cast("zext", x, I64) for x in (self.line, self.piece))
-        self.line64, self.first = line, piece * PIECE
+        self.line64, self.first = line, piece * self.piece_size
 
     def _unit(self, inner: int) -> int:
-        """Bytes that are copied at once: 16, 8, 4, or 2 where neighbours are no neighbours in memory."""
+        """Bytes that are copied at once: 16, 8, 4, or an element where neighbours are no neighbours in memory."""
         matrix, plan = self.side.matrix, self.form.plan
         if not plan.aligned or matrix.stride(inner) != 1:
-            return 2
-        return max(2, matrix.known_alignment(inner))
+            return self.itemsize
+        return max(self.itemsize, matrix.known_alignment(inner))
 
     def copy(self, stage: Value, k0: Value) -> None:
         """Begin to copy the stage that starts at byte `stage` (i32) from the term `k0` (i64) on."""
         for n in range(self.passes):
             own, k, step_own, step_k = self._place(n, k0)
             target = shared(self.f, self.target + stage + n * self.rows * ROW_BYTES)
-            for at in range(0, PIECE, self.unit // 2):
+            for at in range(0, self.piece_size, self.unit // self.itemsize):
                 self._unit_in(target, at, own + at * step_own, k + at * step_k)
 
     def _place(self, n: int, k0: Value) -> tuple[Value, Value, int, int]:
@@ -96,21 +100,21 @@ class Copier:
         return self.origin + (self.first + box * 64), k0 + (self.line64 + line), 1, 0
 
     def _unit_in(self, target: Value, at: int, own: Value, k: Value) -> None:
-        f, unit = self.f, self.unit
-        place = shared_after(f, target, at * 2)
-        source = f.address(self.base, own * self.along_own + k * self.along_k, "i16")
+        f, unit, element = self.f, self.unit, self.element
+        place = shared_after(f, target, at * self.itemsize)
+        source = f.address(self.base, own * self.along_own + k * self.along_k, element.scalar)
         left = self._left(own, k)
         if unit > 2:
             copy_in(f, place, source, unit, left)
             return
-        value = f.slot(Type.of("i16"))
-        f.store(f.const(0, Type.of("i16")), value)
+        value = f.slot(element)
+        f.store(f.const(0, element), value)
         if left is None:
-            f.store(f.load(source, Type.of("i16")), value)
+            f.store(f.load(source, element), value)
         else:
             with f.when(f.compare("sgt", left, 0)):
-                f.store(f.load(source, Type.of("i16")), value)
-        f.line(f"store {f.load(value, Type.of('i16'))!r}, {place!r}, align 2")
+                f.store(f.load(source, element), value)
+        f.line(f"store {f.load(value, element)!r}, {place!r}, align 2")
 
     def _left(self, own: Value, k: Value) -> Value | None:
         """Bytes of a unit that exist (i32); None where all of them do."""
@@ -119,8 +123,8 @@ class Copier:
         (along, size, ragged), (other, bound, cut) = pairs if self.side.turned else pairs[::-1]
         count: Value | None = None
         if ragged:
-            bytes_ = f.intrinsic("smax", f.intrinsic("smin", (size - along) * 2, f.index(self.unit)), f.index(0))
-            count = f.cast("trunc", bytes_, I32)
+            left = f.intrinsic("smin", (size - along) * self.itemsize, f.index(self.unit))
+            count = f.cast("trunc", f.intrinsic("smax", left, f.index(0)), I32)
         if cut:
             whole = f.const(self.unit, I32) if count is None else count
             count = f.select(f.compare("slt", other, bound), whole, 0)
@@ -168,7 +172,7 @@ class Warps(Contraction):
         """Copy one stage in, unless k has ended; a group is closed in any case, so that groups can be counted."""
         with self.f.when(self.f.compare("slt", step, steps)):
             for copier in copiers:
-                copier.copy(stage, step * 64)
+                copier.copy(stage, step * self.plan.depth)
         end_group_in(self.f)
 
     def _walk(self, copiers: Sequence[Copier], steps: Value) -> list[list[list[Value]]]:
@@ -214,7 +218,7 @@ class Warps(Contraction):
     def _fragments(
         self, stage: Value, rows: Value, columns: Value, step: int, shape: tuple[int, int]
     ) -> tuple[list[list[Value]], list[list[Value]]]:
-        """The fragments of 16 terms of k: of a by 16 rows, of b by 8 columns."""
+        """The fragments of 32 bytes along k: of a by 16 rows, of b by 8 columns."""
         a, b = self.sides
         low, high = self.lane & 7, f_shift(self.f, self.lane, 3)
         first, second = high & 1, f_shift(self.f, high, 1)

@@ -181,7 +181,7 @@ class _Parameters:
     addresses: Value
 
 
-_MAP_DTYPES = {"f16": 6, "f32": 7, "bf16": 9}
+_MAP_DTYPES = {"f16": 6, "f32": 7, "bf16": 9, "tf32": 11}
 """CUtensorMapDataType."""
 _MAP_BYTES = 128
 _NOT_INTERLEAVED, _SWIZZLE_128, _PROMOTE_128, _ZEROS_OUTSIDE = 0, 3, 2, 0

@@ -15,8 +15,8 @@ ROW_BYTES = 128
 """A row of shared memory."""
 BOX_BYTES = 64 * ROW_BYTES
 """64 rows of shared memory."""
-PTX_TYPE = {"bf16": "bf16", "f16": "f16"}
-"""dtype -> how PTX calls it."""
+PTX_TYPE = {"bf16": "bf16", "f16": "f16", "f32": "tf32"}
+"""dtype -> how PTX calls what it is multiplied as."""
 
 
 def swizzled(f: Function, row: Value, piece: Value) -> Value:
@@ -48,15 +48,23 @@ def store_fragments(f: Function, address: Value, parts: Sequence[Value]) -> None
 def multiply_fragments(
     f: Function, dtype: str, a: Sequence[Value], b: Sequence[Value], c: Sequence[Value]
 ) -> list[Value]:
-    """c + a·b for 16 x 16 and 16 x 8 matrices, summed in f32."""
+    """c + a·b for 16 x 16 and 16 x 8 matrices (of f32 half as many terms), summed in f32."""
     four = Type.of("{float, float, float, float}")
-    if dtype == "f16":
+    if dtype == "f32":
+        a, b = ([_in_tf32(f, x) for x in side] for side in (a, b))
+        made = f.call("llvm.nvvm.mma.m16n8k8.row.col.tf32", four, *a, *b, *c)
+    elif dtype == "f16":
         pair = Type.of("half", 2)
         a, b = ([f.bitcast(x, pair) for x in side] for side in (a, b))
         made = f.call("llvm.nvvm.mma.m16n8k16.row.col.f32.f32", four, *a, *b, *c)
     else:
         made = f.call("llvm.nvvm.mma.m16n8k16.row.col.bf16", four, *a, *b, *c)
     return floats(f, made, 4)
+
+
+def _in_tf32(f: Function, x: Value) -> Value:
+    """An f32 rounded to 10 bits of mantissa; a product alone would cut the others off."""
+    return f.call("llvm.nvvm.f2tf32.rna", I32, f.bitcast(x, F32))
 
 
 # ---- products of a warpgroup
@@ -79,16 +87,19 @@ def step_of(*, turned: bool) -> int:
 def multiply_tile(
     f: Function, dtype: str, sums: Sequence[Value], a: Value, b: Value, *, turned_a: bool, turned_b: bool
 ) -> list[Value]:
-    """sums + a·b for 64 x 16 and 16 x n matrices given by descriptors; a thread holds n/2 of the sums.
+    """sums + a·b for 64 x 16 and 16 x n matrices given by descriptors (of f32 8 terms); a thread holds n/2 of the sums.
 
-    The sums must not be touched before `wait_tiles` has waited for them.
+    f32 is never `turned`, and is rounded already: its last 13 bits are cut off. The sums must not be touched before
+    `wait_tiles` has waited for them.
     """
     n = len(sums)
     registers = ", ".join(f"${i}" for i in range(n))
-    type_ = PTX_TYPE[dtype]
+    type_, terms, turns = PTX_TYPE[dtype], 16, f", {int(turned_a)}, {int(turned_b)}"
+    if dtype == "f32":
+        terms, turns = 8, ""
     text = (
-        f"wgmma.mma_async.sync.aligned.m64n{2 * n}k16.f32.{type_}.{type_} "
-        f"{{{registers}}}, ${2 * n}, ${2 * n + 1}, 1, 1, 1, {int(turned_a)}, {int(turned_b)};"
+        f"wgmma.mma_async.sync.aligned.m64n{2 * n}k{terms}.f32.{type_}.{type_} "
+        f"{{{registers}}}, ${2 * n}, ${2 * n + 1}, 1, 1, 1{turns};"
     )
     return _tied(f, text, sums, [a, b], memory=False)
 

@@ -210,12 +210,14 @@ class ReduceOp(BodyOp):
 class DotOp(BodyOp):
     """y = Σ a·b over the dims of class `k`; a may not depend on the dim `n`, nor b on `m`; y is at the next level.
 
-    The sum has the dtype of a and b. Only a kernel.contract has one, and exactly one.
+    The sum has the dtype of a and b. Only a kernel.contract has one, and exactly one. precision "tf32": 10 bits of the
+    mantissa of factors in f32 may be enough, as torch's setting for products on a GPU says; else there is none.
     """
 
     name = "kernel.dot"
     inputs = var_operand_def()
     dims = prop_def(Literal)
+    precision = opt_prop_def(Literal)
     y = result_def()
     traits = traits_def(Pure())
 
@@ -234,6 +236,8 @@ class DotOp(BodyOp):
         require(dtypes == [ir.dtype_of(self.y)] * 2, "wants two operands of the result's dtype")
         dims = tuple(d for d, c in enumerate(self.kernel.classes_) if c == "k")
         require(bool(dims) and lit(self, "dims") == dims, "dims are the k dims of a kernel.contract")
+        if self.precision is not None:
+            require(self.precision.data == "tf32" and dtypes[0] == "f32", "precision is tf32, of factors in f32")
 
 
 @kernel_op

@@ -19,6 +19,10 @@ NAN = 0xFF
 """Bytes of NaN in every 16-bit format."""
 
 
+CUT = np.uint32(0xFFFFE000)
+"""The bits of an f32 that a product in TF32 looks at."""
+
+
 def floats(words: np.ndarray, dtype: str) -> np.ndarray:
     """Two numbers of each 32-bit word, along a new last axis."""
     halves = np.ascontiguousarray(words).view(np.uint16).reshape(*words.shape, 2)
@@ -28,7 +32,13 @@ def floats(words: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def matrix(parts: list[np.ndarray], dtype: str, rows: int) -> np.ndarray:
-    """The matrix [warps, rows, 16] of fragments [warps, 32]; blocks of 8 x 8, down first."""
+    """The matrix [warps, rows, 16] of fragments [warps, 32]; blocks of 8 x 8, down first; of f32 half the columns."""
+    if dtype == "f32":
+        found = np.zeros((len(parts[0]), rows, 8), np.float32)
+        for n, part in enumerate(parts):
+            down, across = divmod(n, rows // 8)[::-1]
+            found[:, ROW + 8 * down, LANES % 4 + 4 * across] = (part & CUT).view(np.float32)
+        return found
     found = np.zeros((len(parts[0]), rows, 16), np.float32)
     for n, part in enumerate(parts):
         down, across = divmod(n, rows // 8)[::-1]
@@ -53,8 +63,12 @@ class Grid(simulate_grid.Grid):
     def _nvvm(self, name: str, arguments: list[tuple[Kind, str]]) -> np.ndarray | None:
         if name.startswith("ldmatrix."):
             return self._load_fragments(self.value(*arguments[0]), turned="trans" in name)
-        if name.startswith("mma.m16n8k16.row.col"):
-            return self._multiply("bf16" if name.endswith("bf16") else "f16", [self.value(*a) for a in arguments])
+        if name.startswith(("mma.m16n8k16.row.col", "mma.m16n8k8.row.col")):
+            dtype = {"bf16": "bf16", "tf32": "f32"}.get(name.rsplit(".", 1)[1], "f16")
+            return self._multiply(dtype, [self.value(*a) for a in arguments])
+        if name == "f2tf32.rna":
+            x = np.ascontiguousarray(self.value(*arguments[0]), np.float32)
+            return np.where(np.isnan(x), x.view(np.uint32), (x.view(np.uint32) + 0x1000) & CUT).view(np.int32)
         if name.startswith("cp.async.c") and "shared.global" in name:
             return self._copy(int(re.findall(r"global\.(\d+)", name)[0]), [self.value(*a) for a in arguments])
         if name == "cp.async.commit.group":

@@ -11,7 +11,9 @@ from run_grid import on_grid
 from test_ptx import ARCHES, PTXAS
 from test_tensor_cores import AROUND, product
 
+from isthmus import ir
 from isthmus.codegen import nvptx
+from isthmus.diagnostics import UnsupportedError
 from isthmus.dialects import kernel as k
 from isthmus.ir import Literal
 from isthmus.passes.memory.contract_schedule_gpu import schedule_contraction
@@ -29,7 +31,8 @@ def scheduled(text: str, columns: int | None = None) -> k.ContractOp:
     if columns is not None:
         batch, down, _ = op.grid.data  # type: ignore[union-attr]
         across = -(-op.sizes_[op.mnk[1]] // columns)  # type: ignore[operator]
-        op.properties |= {"tile": Literal.of((128, columns, 64)), "grid": Literal.of((batch, down, across))}
+        depth = 128 // ir.itemsize(ir.dtype_of(op.dot.y))
+        op.properties |= {"tile": Literal.of((128, columns, depth)), "grid": Literal.of((batch, down, across))}
         op.properties["partitions"] = Literal.of(batch * down * across)
     return op
 
@@ -45,7 +48,12 @@ def collected() -> list[k.ContractOp]:
     found = [scheduled(product(1024, 1024, 512, layout), c) for layout, c in zip(LAYOUTS, WIDTHS, strict=True)]
     found += [scheduled(product(512, 1000, 72, "TT", "f16"), c) for c in (192, 128)]
     found += [scheduled(around(1024, 768), c) for c in (256, 128)]
-    found += [scheduled(around(1000, 200)), scheduled(product(40, 64, 72, "NN", batch=(2, 3)))]
+    found += [scheduled(product(1024, 1000, 96, dtype="f32"), c) for c in WIDTHS]
+    found += [
+        scheduled(product(1000, 200, 33, dtype="f32"), 64),
+        scheduled(around(1000, 200)),
+        scheduled(product(40, 64, 72, "NN", batch=(2, 3))),
+    ]
     return found
 
 
@@ -59,7 +67,7 @@ def test_ptxas_takes_every_contraction(arch: str, tmp_path: Path) -> None:
     command = [PTXAS, f"-arch={arch}", "-v", str(source), "-o", str(tmp_path / "kernels.cubin")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("Compiling entry function") == len(module.kernels) == 10
+    assert done.stderr.count("Compiling entry function") == len(module.kernels) == 15
     assert "arning" not in done.stderr  # such as products that had to wait for each other
     spilled = [line for line in done.stderr.splitlines() if "spill" in line and " 0 bytes spill stores" not in line]
     assert len(spilled) <= 1, spilled
@@ -78,6 +86,22 @@ def test_what_a_launch_is_given(aligned: bool) -> None:
     assert (a.buffer, a.shape, a.strides, a.box) == (0, (256, 1024), (512,), (64, 128))
     assert (b.buffer, b.shape, b.strides, b.box) == (1, (512, 256), (1024,), (64, 64))
     assert (c.buffer, c.shape, c.strides, c.box) == (2, (512, 1024), (1024,), (64, 64))
+
+
+def test_factors_in_f32_arrive_rounded_to_tf32() -> None:
+    op = scheduled(product(1024, 512, 256, "NT", "f32"), 128)
+    module = nvptx.emit([op], "sm_90a")
+    (made,) = module.kernels.values()
+    assert [(m.dtype, m.box) for m in made.maps] == [("tf32", (32, 128)), ("tf32", (32, 128))]
+    assert "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32" in module.ptx
+
+
+@pytest.mark.parametrize("change", ["exact", "NN", "TN"])
+def test_what_has_no_code_in_tf32(change: str) -> None:
+    text = product(128, 128, 64, "NT" if change == "exact" else change, "f32")
+    op = scheduled(text.replace(', precision = "tf32"', "") if change == "exact" else text, 128)
+    with pytest.raises(UnsupportedError, match=r"tensor cores of f32|do not run along k"):
+        nvptx.emit([op], "sm_90a")
 
 
 def test_an_operand_of_the_epilogue_comes_as_boxes() -> None:

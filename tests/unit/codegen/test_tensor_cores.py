@@ -9,6 +9,7 @@ from kernel_text import tensor
 from run_grid import on_grid
 from run_kernel import TORCH
 
+from isthmus import ir
 from isthmus.ir import Literal
 
 
@@ -28,7 +29,7 @@ def product(m, n, k, layout="NT", dtype="bf16", body=None, more=(), results=None
     text = f"""
     %a = kernel.load {{operand = 0, map = [{maps[0]}]}} : {dtype}
     %b = kernel.load {{operand = 1, map = [{maps[1]}]}} : {dtype}
-    %d = kernel.dot %a, %b {{dims = [{rank + 2}]}} : {dtype}"""
+    %d = kernel.dot %a, %b {{dims = [{rank + 2}]{', precision = "tf32"' if dtype == "f32" else ""}}} : {dtype}"""
     text += body or f"\n    kernel.store %d {{result = 0, map = [{lead}{dm}, {dn}]}}"
     operands = [tensor([*batch, *s], dtype) for s in shapes]
     results = results or [tensor([*batch, m, n], dtype)]
@@ -45,7 +46,8 @@ def run(text: str, *inputs: torch.Tensor, columns: int = 64, aligned: bool = Tru
     m, n, _ = (op.sizes_[d] for d in op.mnk)
     grid = (batch, -(-m // 128), -(-n // columns))
     op.properties.pop("block")
-    op.properties |= {"tile": Literal.of((128, columns, 64)), "grid": Literal.of(grid)}
+    depth = 128 // ir.itemsize(ir.dtype_of(op.dot.y))
+    op.properties |= {"tile": Literal.of((128, columns, depth)), "grid": Literal.of(grid)}
     op.properties["partitions"] = Literal.of(grid[0] * grid[1] * grid[2])
     return case(*inputs, aligned=aligned), case.interpreted(*inputs)
 
@@ -74,6 +76,23 @@ def test_every_layout(layout, columns):
 def test_edges_and_alignments(m, n, k, layout, dtype):
     (y,), (wanted,) = run(product(m, n, k, layout, dtype), *factors(m, n, k, layout, dtype))
     close(y, wanted, dtype)
+
+
+def test_factors_in_f32_are_rounded_to_tf32():
+    m, n, k = 130, 66, 77
+    a, b = factors(m, n, k, dtype="f32")
+    (y,), _ = run(product(m, n, k, dtype="f32"), a, b)
+    rounded = [((x.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32) for x in (a, b)]
+    close(y, rounded[0].double() @ rounded[1].double().T, "f32")
+    assert (y - a @ b.T).abs().max() > 1e-4  # else nothing is tested
+
+
+@pytest.mark.parametrize("columns", [64, 128, 192, 256])
+@pytest.mark.parametrize("aligned", [True, False])
+def test_a_product_in_tf32(columns, aligned):
+    a, b = (x.bfloat16().float() for x in factors(128, columns, 96, dtype="f32"))
+    (y,), (wanted,) = run(product(128, columns, 96, dtype="f32"), a, b, columns=columns, aligned=aligned)
+    close(y, wanted, "f32")
 
 
 def test_more_tiles_than_a_group_of_rows_and_unaligned_buffers():

@@ -102,6 +102,19 @@ func.func @factor_of_both_sides(%a: tensor<8x4xf32>, %b: tensor<6x4xf32>) -> ten
 
 // -----
 
+func.func @precision_of_halves(%a: tensor<8x4xbf16>, %b: tensor<6x4xbf16>) -> tensor<8x6xbf16> {
+  // CHECK: precision is tf32, of factors in f32
+  %y = kernel.contract %a, %b {sizes = [8, 6, 4], classes = ["m", "n", "k"]} ({
+    %v = kernel.load {operand = 0, map = [d0, d2]} : bf16
+    %w = kernel.load {operand = 1, map = [d1, d2]} : bf16
+    %d = kernel.dot %v, %w {dims = [2], precision = "tf32"} : bf16
+    kernel.store %d {result = 0, map = [d0, d1]}
+  }) : tensor<8x6xbf16>
+  func.return %y : tensor<8x6xbf16>
+}
+
+// -----
+
 func.func @no_product(%a: tensor<8x4xf32>, %b: tensor<6x4xf32>) -> tensor<8x6xf32> {
   // CHECK: the body has one kernel.dot
   %y = kernel.contract %a, %b {sizes = [8, 6, 4], classes = ["m", "n", "k"]} ({

@@ -74,13 +74,13 @@ func.func @dot(%a: tensor<1x4xf32>, %b: tensor<3x4xf32>) -> tensor<1x3xf32> {
 // A contraction: what is computed of one factor, and of the product.
 // CHECK-LABEL: @contract
 // CHECK: kernel.contract %{{.*}}, %{{.*}} {sizes = [2, 8, 6, 4], classes = ["batch", "m", "n", "k"]} ({
-// CHECK: kernel.dot %{{.*}}, %{{.*}} {dims = [3]} : f32
+// CHECK: kernel.dot %{{.*}}, %{{.*}} {dims = [3], precision = "tf32"} : f32
 func.func @contract(%a: tensor<2x8x4xf32>, %b: tensor<2x6x4xf32>) -> (tensor<2x8x6xf32>, tensor<1x6xf32>) {
   %y, %s = kernel.contract %a, %b {sizes = [2, 8, 6, 4], classes = ["batch", "m", "n", "k"]} ({
     %v = kernel.load {operand = 0, map = [d0, d1, d3]} : f32
     %e = prim.exp %v : f32
     %w = kernel.load {operand = 1, map = [d0, d2, d3]} : f32
-    %d = kernel.dot %e, %w {dims = [3]} : f32
+    %d = kernel.dot %e, %w {dims = [3], precision = "tf32"} : f32
     %t = prim.tanh %d : f32
     kernel.store %t {result = 0, map = [d0, d1, d2]}
     kernel.accumulate %d {result = 1, map = [d2], kind = "add"}
