@@ -15,6 +15,7 @@ from xdsl.ir import Operation, SSAValue
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.passes.analysis import cost
+from isthmus.passes.analysis.prices import Prices
 
 INLINE = (
     prim.ElementwiseOp,
@@ -25,9 +26,6 @@ INLINE = (
     prim.RngOp,
 )
 """Classes that a kernel computes at any index that it wants."""
-
-CHEAP = 4.0
-"""A value that costs no more additions than this, and reads no more bytes than it has, gets no buffer."""
 
 LARGEST_CONE = 100
 """Ops that one value is computed from without a buffer in between."""
@@ -64,7 +62,7 @@ class Clusters:
 
 def of(func: FuncOp) -> Clusters:
     """Look at a function of primitives."""
-    block = func.body.block
+    block, prices = func.body.block, Prices.of(func)
     kept: set[SSAValue] = set()
     cones: dict[SSAValue, Cone] = {}
     exposed: dict[SSAValue, Cone] = {}
@@ -75,10 +73,10 @@ def of(func: FuncOp) -> Clusters:
     for op in block.ops:
         if op is block.last_op:
             break
-        whole = _joined(op, exposed)
+        whole = _joined(op, exposed, prices)
         for result in op.results:
             cones[result] = whole
-            if _is_kept(op, result, whole, uses.get(result, 0)):
+            if _is_kept(op, result, whole, uses.get(result, 0), prices):
                 kept.add(result)
                 exposed[result] = Cone(0.0, frozenset((result,)), 0)
             else:
@@ -97,14 +95,14 @@ def _uses(ops: Iterable[Operation]) -> dict[SSAValue, int]:
     return found
 
 
-def _joined(op: Operation, exposed: dict[SSAValue, Cone]) -> Cone:
+def _joined(op: Operation, exposed: dict[SSAValue, Cone], prices: Prices) -> Cone:
     parts = [exposed[v] for v in dict.fromkeys(ir.operands_of(op))]
-    own = type(op).COST if isinstance(op, prim.PrimOp) else 0.0
+    own = prices.additions(op, 0.0)
     buffers = frozenset[SSAValue]().union(*(p.buffers for p in parts))
     return Cone(own + sum(p.cost for p in parts), buffers, 1 + sum(p.ops for p in parts))
 
 
-def _is_kept(op: Operation, result: SSAValue, cone: Cone, uses: int) -> bool:
+def _is_kept(op: Operation, result: SSAValue, cone: Cone, uses: int, prices: Prices) -> bool:
     if not isinstance(op, INLINE):
         return True
     if isinstance(op, (prim.ViewOp, prim.SourceOp)) or not cone.buffers:
@@ -112,4 +110,4 @@ def _is_kept(op: Operation, result: SSAValue, cone: Cone, uses: int) -> bool:
     if cone.ops > LARGEST_CONE:
         return True
     read = sum(cost.numeric(ir.nbytes(b)) for b in cone.buffers)
-    return uses > 1 and not (cone.cost <= CHEAP and read <= cost.numeric(ir.nbytes(result)))
+    return uses > 1 and not (cone.cost <= prices.cheap and read <= cost.numeric(ir.nbytes(result)))

@@ -9,6 +9,7 @@ from typing import cast
 
 from isthmus.dialects.kernel import Expr, dim, is_nonnegative
 from isthmus.passes.analysis.access import Index
+from isthmus.passes.analysis.prices import Prices
 from isthmus.passes.fusion.draft import Draft
 from isthmus.passes.fusion.emit import Strides, accesses, linear_index
 from isthmus.passes.fusion.graph import Kind, Node, Value
@@ -58,7 +59,11 @@ class Cluster:
 
 
 def build(
-    sizes: tuple[Dim, ...], frames: Mapping[Node, Index], stored: Callable[[Value], bool], strides: Strides
+    sizes: tuple[Dim, ...],
+    frames: Mapping[Node, Index],
+    stored: Callable[[Value], bool],
+    strides: Strides,
+    prices: Prices,
 ) -> Cluster:
     """Try nodes as one kernel; Refused where they are none.
 
@@ -73,7 +78,7 @@ def build(
         frames = {n: tuple(e.substitute(new) for e in frame) for n, frame in frames.items()}
         draft = Draft(sizes, frames, stored)
     parallel = parallel_dims(draft, frames)
-    return Cluster(sizes, frames, draft, parallel, traffic(draft, parallel, strides))
+    return Cluster(sizes, frames, draft, parallel, traffic(draft, parallel, strides, prices))
 
 
 def _walked_in_order(frames: Mapping[Node, Index]) -> frozenset[int]:
@@ -114,7 +119,7 @@ def _split(sizes: tuple[Dim, ...], d: int, part: Dim) -> tuple[tuple[Dim, ...], 
     return (*sizes[:d], outer, part, *sizes[d + 1 :]), new
 
 
-def single(node: Node, stored: Callable[[Value], bool], strides: Strides) -> Cluster:
+def single(node: Node, stored: Callable[[Value], bool], strides: Strides, prices: Prices) -> Cluster:
     """Give the kernel of one node; every node is one."""
     sizes, frame = natural_space(node)
-    return build(sizes, {node: frame}, stored, strides)
+    return build(sizes, {node: frame}, stored, strides, prices)

@@ -14,6 +14,7 @@ from isthmus.dialects.prim.base import ints
 from isthmus.ir import Shape
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index
+from isthmus.passes.analysis.prices import CPU, Prices
 from isthmus.passes.analysis.products import Product, Side
 from isthmus.passes.fusion.draft import Draft
 from isthmus.passes.fusion.emit import Strides, linear_index
@@ -24,26 +25,8 @@ from isthmus.passes.fusion.traffic import points, work
 LEAST = 16
 """Rows, columns and terms below which the library multiplies, and where it is not known how many rows or columns."""
 
-LARGE = 1 << 24
-"""Multiplications from which a kernel of ours multiplies no slower than the library: measured."""
-
-LOSS = 0.05
-"""The part of its time that a smaller product of unknown size loses: more of it is packing."""
-
-GAIN = 0.97
-"""A product with nothing around it is a kernel of ours where that costs less than so much of the library's call."""
-
 TILE, DOTS = (6, 16), (3, 4)
 """Rows and columns of tiles that costs are compared for, on whatever machine the kernels run."""
-
-FLOPS_PER_BYTE = 5.0
-"""Floating-point operations of a product in the time of moving a byte."""
-
-BYTES_PER_ADDITION = 0.6
-"""What an addition costs more, in bytes moved, where panels are packed: measured, short vectors wait for each other."""
-
-GUARDED_LOAD = 4.0
-"""What an element that is read under a condition costs, in additions."""
 
 LANES = 16
 """Of the widest vectors: heads that are no multiple of it are read one by one."""
@@ -65,18 +48,19 @@ class Policy:
     """Whether those with nothing around them are taken where a kernel of ours is faster."""
     half: bool = True
     """Whether those of 16 bits are taken."""
+    prices: Prices = CPU
 
     @staticmethod
-    def of(contractions: str, target: str = "cpu", *, half: bool = True) -> Policy | None:
+    def of(contractions: str, target: str = "cpu", *, half: bool = True, prices: Prices = CPU) -> Policy | None:
         """Give what the options of `fuse` stand for; None: every product is the library's."""
-        found = Policy._named(contractions, target)
-        return replace(found, half=half) if found is not None else None
+        found = Policy._named(contractions, target, prices.large_product)
+        return replace(found, half=half, prices=prices) if found is not None else None
 
     @staticmethod
-    def _named(contractions: str, target: str) -> Policy | None:
+    def _named(contractions: str, target: str, large: int) -> Policy | None:
         joined, alone = Policy(weighs=True), Policy(weighs=True, alone=True)
         auto = alone if target == "cpu" else None  # on a GPU whole steps were measured faster with the library's
-        return {"library": None, "large": Policy(LARGE), "own": Policy(), "joined": joined, "auto": auto}[contractions]
+        return {"library": None, "large": Policy(large), "own": Policy(), "joined": joined, "auto": auto}[contractions]
 
     def takes(self, op: prim.DotOp) -> bool:
         """Whether a product may be a kernel's: it is known how many rows and columns, and there are not few of them.
@@ -93,21 +77,21 @@ class Policy:
     def loss(self, node: Node, product: Product | None) -> float:
         """What a product loses by being a kernel of ours, in bytes moved; below 0 it gains."""
         flops = cost.flops(cast(prim.DotOp, node.op))
-        if not self.weighs or flops >= 2 * LARGE:
+        if not self.weighs or flops >= 2 * self.prices.large_product:
             return 0.0
         if product is None:
-            return LOSS * flops / FLOPS_PER_BYTE
+            return self.prices.small_loss * flops / self.prices.flops_per_byte
         form = product.best(TILE, DOTS)
-        return (form.cost - product.library) / FLOPS_PER_BYTE if form is not None else inf
+        return (form.cost - product.library) / self.prices.flops_per_byte if form is not None else inf
 
     def takes_alone(self, node: Node, product: Product | None) -> bool:
         """Whether a product with nothing around it is better made by a kernel of ours."""
         if not self.alone:
             return False
-        if cost.flops(cast(prim.DotOp, node.op)) >= 2 * LARGE:
+        if cost.flops(cast(prim.DotOp, node.op)) >= 2 * self.prices.large_product:
             return True
         form = product.best(TILE, DOTS) if product is not None else None
-        return form is not None and product is not None and form.cost < GAIN * product.library
+        return form is not None and product is not None and form.cost < self.prices.alone_gain * product.library
 
 
 def _extents(op: prim.DotOp) -> Shape:
@@ -119,7 +103,7 @@ def _extents(op: prim.DotOp) -> Shape:
     return tuple(cost.product(tuple(group)) for group in (rows, columns, [a[d] for d in contract]))
 
 
-def product_of(draft: Draft, classes: Mapping[int, str], strides: Strides) -> Product | None:
+def product_of(draft: Draft, classes: Mapping[int, str], strides: Strides, prices: Prices) -> Product | None:
     """Describe a product to the model of costs; None where sizes are not known. `classes`: batch, m, n, k by dim."""
     extent = {c: 1 for c in ("batch", "m", "n", "k")}
     for d, class_ in classes.items():
@@ -130,7 +114,7 @@ def product_of(draft: Draft, classes: Mapping[int, str], strides: Strides) -> Pr
     (dot,) = (i for i in draft.instrs if i.kind == "dot")
     a, b = (_side(factor, own, classes, strides) for factor, own in zip(dot.args, ("m", "n"), strict=True))
     half = ir.is_half(dot.dtype)
-    return Product(extent["m"], extent["n"], extent["k"], a, b, extent["batch"], half)
+    return Product(extent["m"], extent["n"], extent["k"], a, b, extent["batch"], half, prices)
 
 
 def _side(factor: Instr, own: str, classes: Mapping[int, str], strides: Strides) -> Side:
@@ -151,11 +135,11 @@ def _side(factor: Instr, own: str, classes: Mapping[int, str], strides: Strides)
     return Side(turned, across * ir.itemsize(value.dtype), None if lies else 0.0)
 
 
-def dearer(draft: Draft, summed: int) -> float:
+def dearer(draft: Draft, summed: int, prices: Prices) -> float:
     """What a prologue costs more than the same arithmetic in a kernel; `summed`: the dims of terms."""
     guarded = [i for i in draft.loads() if i.bits & summed and cast("tuple[Value, Index, bool]", i.data)[2]]
-    loads = GUARDED_LOAD * sum(points(draft, i.bits) for i in guarded)
-    return BYTES_PER_ADDITION * (work(draft, summed) + loads)
+    loads = prices.guarded_load * sum(points(draft, i.bits) for i in guarded)
+    return prices.prologue_bytes * (work(draft, summed) + loads)
 
 
 def require_vectors(draft: Draft, classes: Mapping[int, str], strides: Strides) -> None:

@@ -25,6 +25,7 @@ from isthmus.dialects.prim.base import ints
 from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index
+from isthmus.passes.analysis.prices import Prices
 from isthmus.passes.analysis.products import Product
 from isthmus.passes.fusion.ability import Ability
 from isthmus.passes.fusion.align import align, links
@@ -35,8 +36,8 @@ from isthmus.passes.fusion.emit import Layout, Strides, create, emit_body
 from isthmus.passes.fusion.graph import Kind, Node, Value
 from isthmus.passes.fusion.instructions import Instr, Refused, mask
 from isthmus.passes.fusion.merge import Merger, Refusal
-from isthmus.passes.fusion.roots import BYTES_PER_ADDITION
-from isthmus.passes.fusion.traffic import traffic, work
+from isthmus.passes.fusion.roots import price_of
+from isthmus.passes.fusion.traffic import traffic
 from isthmus.sizes import Dim
 
 IN_PROLOGUE = ("load", "const", "index", "arith", "convert", "select", "cmp", "and")
@@ -81,7 +82,9 @@ def is_contraction(node: Node, ability: Ability, policy: Policy) -> bool:
     )
 
 
-def plain(node: Node, stored: Callable[[Value], bool], strides: Strides, ability: Ability) -> Contraction:
+def plain(
+    node: Node, stored: Callable[[Value], bool], strides: Strides, ability: Ability, prices: Prices
+) -> Contraction:
     """Give the kernel of a product alone; Refused where there is none."""
     sizes: list[Dim] = []
     index: list[Expr] = []
@@ -89,7 +92,7 @@ def plain(node: Node, stored: Callable[[Value], bool], strides: Strides, ability
         index.append(constant(0) if size == 1 else dim(len(sizes)))
         if size != 1:
             sizes.append(size)
-    return contraction(node, tuple(sizes), {node: tuple(index)}, stored, strides, ability)
+    return contraction(node, tuple(sizes), {node: tuple(index)}, stored, strides, ability, prices)
 
 
 def contraction(
@@ -99,6 +102,7 @@ def contraction(
     stored: Callable[[Value], bool],
     strides: Strides,
     ability: Ability,
+    prices: Prices,
 ) -> Contraction:
     """Try a product and what is computed from it, over the space of its result; Refused where that is no kernel."""
     if frozenset[int]().union(*(e.dims() for e in frames[node])) != frozenset(range(len(sizes))):
@@ -120,7 +124,7 @@ def contraction(
     Panels(draft, classes, strides)
     everything = mask(frozenset(classes))  # panels are packed: no walk is narrow
     parallel = mask(frozenset(d for d, c in classes.items() if c != "k"))
-    return Contraction(sizes, frames, draft, parallel, traffic(draft, everything, strides), node, inner)
+    return Contraction(sizes, frames, draft, parallel, traffic(draft, everything, strides, prices), node, inner)
 
 
 def _can_fail(instr: Instr) -> bool:
@@ -184,6 +188,7 @@ class _Contractions:
 
     def __init__(self, merger: Merger, fixed: frozenset[Value], policy: Policy, ability: Ability) -> None:
         self.merger, self.fixed, self.policy, self.ability = merger, fixed, policy, ability
+        self.prices = merger.prices
         self.nodes = [n for n in merger.externs if is_contraction(n, ability, policy)]
         self.own: dict[Node, Contraction] = {}
         self._plain: dict[Node, Contraction | Refused] = {}
@@ -212,7 +217,7 @@ class _Contractions:
 
     def _described(self, made: Contraction) -> Product | None:
         classes = classes_of(made.dot, made.frames[made.dot], len(made.inner))
-        return product_of(made.draft, classes, self.merger.strides)
+        return product_of(made.draft, classes, self.merger.strides, self.prices)
 
     def loss(self, node: Node) -> float:
         """What a library call's product loses by being a kernel of ours, in bytes moved."""
@@ -246,7 +251,7 @@ class _Contractions:
             return
         nodes = [cast(Node, n) for n in products]
         old = [home, *(u for u in readers if isinstance(u, Contraction))]
-        price = _price(old) + sum(value.nbytes for u in readers if not isinstance(u, Contraction))
+        price = self._price(old) + sum(value.nbytes for u in readers if not isinstance(u, Contraction))
         value.root = value.required = False
         try:
             new = self._without(value, home, nodes)
@@ -256,7 +261,7 @@ class _Contractions:
         if new is not None and self.policy.weighs:  # what is computed inside has to be packed
             inside = [c for c in new if isinstance(c, Contraction) and c.dot in readers]
             price -= sum(self.policy.loss(c.dot, self._described(c)) for c in inside)
-        if new is not None and _price(new) - self._other_factors(new, readers) >= price:
+        if new is not None and self._price(new) - self._other_factors(new, readers) >= price:
             self._refuse(value.maker, readers, "computing it inside the product would cost more than reading it")
             new = None
         if new is None:
@@ -273,7 +278,7 @@ class _Contractions:
         stored = lambda v: v in reads or self.merger.is_read(v, outside)  # noqa: E731
         rest = {n: f for n, f in home.frames.items() if n is not value.maker}
         if any(stored(v) for n in rest for v in n.results):
-            made.append(build(home.sizes, rest, stored, strides))
+            made.append(build(home.sizes, rest, stored, strides, self.prices))
         return made
 
     def _rebuilt(self, node: Node) -> Contraction:
@@ -281,9 +286,11 @@ class _Contractions:
         strides = self.merger.strides
         with _Anchored(node):
             if before is None:
-                return plain(node, lambda v: True, strides, self.ability)
+                return plain(node, lambda v: True, strides, self.ability, self.prices)
             written = set(before.writes)
-            return contraction(node, before.sizes, before.frames, lambda v: v in written, strides, self.ability)
+            return contraction(
+                node, before.sizes, before.frames, lambda v: v in written, strides, self.ability, self.prices
+            )
 
     def _other_factors(self, new: list[Cluster], readers: Iterable[Cluster | Node]) -> float:
         """What calls that become kernels moved already: their other factors and their results."""
@@ -310,8 +317,9 @@ class _Contractions:
         except Refused as refused:
             self._refuse(node, [reader], refused.reason)
             return
-        price = _price([base, reader]) + cost.LAUNCH_BYTES - (self.loss(node) if own is None else 0.0)
-        if _price([merged]) >= price:
+        price = self._price([base, reader]) + self.prices.launch_bytes
+        price -= self.loss(node) if own is None else 0.0
+        if self._price([merged]) >= price:
             self._refuse(node, [reader], "together they would move more bytes")
             return
         self._exchange([reader] if own is None else [reader, own], [merged])
@@ -339,7 +347,7 @@ class _Contractions:
         with _Anchored(base.dot):
             units = (base, base.dot, reader)
             stored = lambda v: self.merger.is_read(v, units)  # noqa: E731
-            return contraction(base.dot, sizes, frames, stored, self.merger.strides, self.ability)
+            return contraction(base.dot, sizes, frames, stored, self.merger.strides, self.ability, self.prices)
 
     def _exchange(self, old: list[Cluster], new: list[Cluster]) -> None:
         for cluster in new:
@@ -349,6 +357,16 @@ class _Contractions:
                     cluster.dot.kind = Kind.CONTRACT
                 self.own[cluster.dot] = cluster
         self.merger.replace(old, new)
+
+    def _price(self, clusters: list[Cluster]) -> float:
+        return price_of(clusters, self.prices) + sum(map(self._dearer, clusters))
+
+    def _dearer(self, cluster: Cluster) -> float:
+        """What the arithmetic of a prologue costs more than that of a kernel."""
+        if not isinstance(cluster, Contraction):
+            return 0.0
+        summed = mask(frozenset(range(len(cluster.sizes), len(cluster.draft.sizes))))
+        return dearer(cluster.draft, summed, self.prices)
 
     def _refuse(self, first: Node, readers: Iterable[Cluster | Node], reason: str) -> None:
         for unit in readers:
@@ -367,17 +385,6 @@ class _Anchored:
 
     def __exit__(self, *_: object) -> None:
         self._node.kind = self._kind
-
-
-def _price(clusters: Iterable[Cluster]) -> float:
-    return sum(c.traffic + BYTES_PER_ADDITION * work(c.draft) + _dearer(c) for c in clusters)
-
-
-def _dearer(cluster: Cluster) -> float:
-    """What the arithmetic of a prologue costs more than that of a kernel."""
-    if not isinstance(cluster, Contraction):
-        return 0.0
-    return dearer(cluster.draft, mask(frozenset(range(len(cluster.sizes), len(cluster.draft.sizes)))))
 
 
 def emit_contraction(own: Contraction, strides: Strides, buffers: Mapping[Value, SSAValue]) -> kernel.ContractOp:

@@ -27,6 +27,7 @@ from isthmus import ir
 from isthmus.dialects import kernel, prim
 from isthmus.dialects.signature import Signature
 from isthmus.ir import Literal, Shape
+from isthmus.passes.analysis.prices import Prices
 from isthmus.passes.fusion.clusters import Cluster, single
 from isthmus.passes.fusion.contract_price import CONTRACTIONS, Policy
 from isthmus.passes.fusion.contraction import Contraction, emit_contraction, take_contractions
@@ -64,8 +65,9 @@ class FusePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Fuse every function of the module."""
-        policy = Policy.of(self.contractions, self.target, half=self.half == "own")
         for func in ir.functions(op).values():
+            prices = Prices.of(func, self.target)
+            policy = Policy.of(self.contractions, self.target, half=self.half == "own", prices=prices)
             fuse_function(func, self.target, policy=policy)
 
 
@@ -85,9 +87,13 @@ def fuse_block(
     merge: bool = True,
     target: str = "cpu",
     policy: Policy | None = None,
+    prices: Prices | None = None,
 ) -> None:
-    """Replace the primitives of a block, given strides of its arguments and results where not row-major."""
-    graph = Graph(block, target)
+    """Replace the primitives of a block, given strides of its arguments and results where not row-major.
+
+    `prices`: those of the function around it, if not given.
+    """
+    graph = Graph(block, target, prices)
     for node, strides in zip(graph.sources, arguments, strict=True):
         node.value.strides = strides
     program = Program(graph)
@@ -185,12 +191,12 @@ class Program:
         """Give the kernels of all nodes that anything reads, one each."""
         wanted = self._wanted()
         singles = [
-            single(node, lambda v: v in wanted[v.maker], strides_of)
+            single(node, lambda v: v in wanted[v.maker], strides_of, self.graph.prices)
             for node in self.graph.nodes
             if node in wanted and node.kind not in (Kind.SOURCE, Kind.EXTERN)
         ]
         externs = {n: [s.value for s in self.operands[n]] for n in self.operands if n in wanted}
-        return Merger(singles, externs, strides_of, launches_cost=self.graph.target == "gpu")
+        return Merger(singles, externs, strides_of, self.graph.prices, launches_cost=self.graph.target == "gpu")
 
     def _wanted(self) -> dict[Node, set[Value]]:
         """Find the nodes whose buffers are read, and which of these."""
@@ -242,7 +248,7 @@ class Program:
                 for region in op.regions:
                     nothing: list[Shape | None] = [None] * len(region.block.args)
                     yields: list[Shape | None] = [None] * _yields(region.block)
-                    fuse_block(region.block, nothing, yields, target=self.graph.target)
+                    fuse_block(region.block, nothing, yields, target=self.graph.target, prices=self.graph.prices)
             block.insert_op_before(op, terminator)
         _note_refusals(merger, made)
         reshaped: dict[tuple[Value, Shape | None], SSAValue] = {}  # what is returned twice stays one value

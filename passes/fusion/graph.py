@@ -21,6 +21,7 @@ from isthmus.dialects.prim.base import integer, ints, without
 from isthmus.ir import Shape
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.pieces import piece_of, product_that_adds
+from isthmus.passes.analysis.prices import Prices
 from isthmus.sizes import Dim
 
 
@@ -140,8 +141,9 @@ def kind_of(op: Operation) -> Kind:
 class Graph:
     """One block of primitives, for a kind of machine. `values` finds the fusion value of an SSA value."""
 
-    def __init__(self, block: Block, target: str = "cpu") -> None:
+    def __init__(self, block: Block, target: str = "cpu", prices: Prices | None = None) -> None:
         self.target = target
+        self.prices = Prices.of(block.parent_op(), target) if prices is None else prices
         self.nodes: list[Node] = []
         self.values: dict[SSAValue, Value] = {}
         self.returned: list[Value] = []
@@ -202,7 +204,7 @@ class Graph:
             if operand.maker.piece not in (None, node.piece):  # a piece is done when others begin
                 operand.root = operand.required = True
         if isinstance(op, prim.PrimOp):
-            node.cost = type(op).COST
+            node.cost = self.prices.additions(op)
             node.identity = (type(op), *op.properties.values())
         for result in op.results:
             self._result(node, result)
@@ -215,11 +217,11 @@ class Graph:
         self.values[addition.results[0]] = product
 
     def _splits(self, x: Value, reduced: tuple[int, ...]) -> bool:
-        return cost.splits(x.shape, reduced, self.target)
+        return cost.splits(x.shape, reduced, self.prices)
 
     def _partial(self, op: prim.ReduceOp, x: Value, reduced: tuple[int, ...]) -> Value:
         node = self._add(Node(Kind.PARTIAL, op, (x,), 0, (), reduced))
-        partitions = cost.partial_results(x.shape, reduced, ir.itemsize(x.dtype), self.target)
+        partitions = cost.partial_results(x.shape, reduced, ir.itemsize(x.dtype), self.prices)
         return self.new_value(node, (partitions, *without(x.shape, reduced)), None, x.dtype)
 
 

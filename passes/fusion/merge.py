@@ -6,8 +6,10 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from isthmus.passes.analysis import cost
+from isthmus.passes.analysis.prices import Prices
 from isthmus.passes.fusion.align import align, links
 from isthmus.passes.fusion.clusters import Cluster, build
 from isthmus.passes.fusion.emit import Strides
@@ -29,8 +31,8 @@ BETWEEN = "another step lies between them"
 MOST_BETWEEN = 4
 """Kernels that a merge takes along at most because they lie between."""
 
-WORTH_MORE = 8 * cost.LAUNCH_BYTES
-"""A merge that saves so many bytes takes along what lies between."""
+WORTH_MORE = 8
+"""A merge that saves so many launches takes along what lies between."""
 
 Unit = Cluster | Node
 """A step of the program: a kernel or a library call."""
@@ -53,10 +55,11 @@ class Merger:
         clusters: Iterable[Cluster],
         externs: dict[Node, list[Value]],
         strides: Strides,
+        prices: Prices,
         launches_cost: bool = True,
     ) -> None:
         """`launches_cost`: as on a GPU, a launch less is worth a merge of kernels that share a number alone."""
-        self.strides = strides
+        self.strides, self.prices = strides, prices
         self._launches_cost = launches_cost
         self.externs = externs
         self._ends: dict[Node, int] = {}
@@ -172,7 +175,7 @@ class Merger:
                 merged = self.attempt(first, second)
                 if merged is not None:
                     self.replace((first, second), (merged,))
-                elif -saving >= WORTH_MORE:
+                elif -saving >= WORTH_MORE * self.prices.launch_bytes:
                     merged = self._along(first, second)
                 if merged is not None:
                     self._push_neighbours(merged, both=True)
@@ -202,7 +205,7 @@ class Merger:
                 if producer not in alike:
                     alike[producer] = self._alike(cluster, producer)
                 if (other := alike[producer]) is not None:
-                    yield other, float(cost.LAUNCH_BYTES)
+                    yield other, float(self.prices.launch_bytes)
         if both:
             for value in cluster.writes:
                 complete = value.maker.kind is not Kind.PARTIAL
@@ -254,7 +257,7 @@ class Merger:
             return None
         saved = first.traffic + second.traffic - merged.traffic
         if first.sizes == second.sizes == merged.sizes:
-            saved += cost.LAUNCH_BYTES
+            saved += self.prices.launch_bytes
         if saved <= 0:
             self._refuse(first, second, "together they would move more bytes")
             return None
@@ -311,12 +314,13 @@ class Merger:
             raise Refused(BETWEEN)
         both = (first, second)
         sizes, frames = align((first.sizes, dict(first.frames)), (second.sizes, dict(second.frames)), links(*both))
-        merged = build(sizes, frames, lambda v: self.is_read(v, both), self.strides)
+        merged = build(sizes, frames, lambda v: self.is_read(v, both), self.strides, self.prices)
         fewest = min(point_count(c.draft, c.parallel) for c in both)
         if point_count(merged.draft, merged.parallel) < min(fewest, FEWEST_POINTS):
             raise Refused("too few points would be left to share between threads")
         least = min(both, key=lambda c: c.traffic)
-        if least.traffic < cost.LAUNCH_BYTES and _shares(merged) == 1 < max(map(_shares, both)):
+        shares = partial(_shares, prices=self.prices)
+        if least.traffic < self.prices.launch_bytes and shares(merged) == 1 < max(map(shares, both)):
             raise Refused("a few numbers would keep a large kernel from being shared between threads")
         return merged
 
@@ -384,9 +388,9 @@ def _require_few_streams(first: Cluster, second: Cluster) -> None:
         raise Refused("they share numbers alone, and would read and write many tensors at once")
 
 
-def _shares(cluster: Cluster) -> int:
+def _shares(cluster: Cluster, prices: Prices) -> int:
     """So many threads can share its work."""
-    return cost.partitions(point_count(cluster.draft, cluster.parallel), int(cluster.traffic))
+    return cost.partitions(point_count(cluster.draft, cluster.parallel), int(cluster.traffic), prices)
 
 
 def _last_node(cluster: Cluster) -> Node:

@@ -6,19 +6,19 @@ again where it is read, one value at a time, where the rebuilt kernels move no m
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim.base import integer
 from isthmus.passes.analysis import cost
-from isthmus.passes.analysis.clusters import CHEAP, LARGEST_CONE
+from isthmus.passes.analysis.clusters import LARGEST_CONE
+from isthmus.passes.analysis.prices import Prices
 from isthmus.passes.fusion.clusters import Cluster, build
 from isthmus.passes.fusion.graph import Graph, Kind, Node, Value
 from isthmus.passes.fusion.instructions import Refused
 from isthmus.passes.fusion.merge import Merger
 from isthmus.passes.fusion.traffic import work
-
-DEAR = 8.0
-"""A value that costs at least this much is not computed once for every element that it is repeated for."""
 
 MOST_READS = 4
 """A value that needs more buffers than this is not computed again."""
@@ -28,9 +28,6 @@ MOST_COMPUTED_PIECES = 8
 
 SOME = 4
 """Where so many kernels read a number, one is rebuilt and the others are estimated before all are."""
-
-BYTES_PER_ADDITION = 0.125
-"""What an addition costs, in bytes moved: a core adds some eight numbers while it reads one byte."""
 
 
 class Cone:
@@ -45,19 +42,19 @@ class Cone:
 def choose_roots(graph: Graph) -> None:
     """Give a buffer to values that several nodes use, unless they are as cheap to compute as to read."""
     cones: dict[Value, Cone] = {}
-    uses = _uses(graph)
+    uses, prices = _uses(graph), graph.prices
     for node in graph.nodes:
         inline = node.kind is Kind.INLINE
-        whole = _cone(node, cones) if inline else None
+        whole = _cone(node, cones, prices) if inline else None
         for value in node.results:
-            if whole is not None and not value.root and _is_root(value, whole, uses.get(value, 0)):
+            if whole is not None and not value.root and _is_root(value, whole, uses.get(value, 0), prices):
                 value.root = True
             if whole is None or value.root:
                 cones[value] = Cone(0.0, frozenset((value,)), 1)
             else:
                 cones[value] = whole
         if isinstance(node.op, prim.BroadcastOp):
-            _keep_repeated(node, cones)
+            _keep_repeated(node, cones, prices)
 
 
 def write_in_pieces(graph: Graph) -> None:
@@ -105,14 +102,14 @@ def _uses(graph: Graph) -> dict[Value, int]:
     return found
 
 
-def _cone(node: Node, cones: dict[Value, Cone]) -> Cone:
-    own = type(node.op).COST if isinstance(node.op, prim.PrimOp) else 0.0
+def _cone(node: Node, cones: dict[Value, Cone], prices: Prices) -> Cone:
+    own = 0.0 if node.op is None else prices.additions(node.op, 0.0)
     parts = [cones[v] for v in dict.fromkeys(node.operands)]
     buffers = frozenset[Value]().union(*(p.buffers for p in parts))
     return Cone(own + sum(p.cost for p in parts), buffers, 1 + sum(p.ops for p in parts))
 
 
-def _is_root(value: Value, cone: Cone, uses: int) -> bool:
+def _is_root(value: Value, cone: Cone, uses: int, prices: Prices) -> bool:
     op = value.maker.op
     if isinstance(op, (prim.ViewOp, prim.SourceOp)) or op is None or not cone.buffers:
         return False
@@ -121,14 +118,14 @@ def _is_root(value: Value, cone: Cone, uses: int) -> bool:
     if uses < 2:
         return False
     read = sum(v.nbytes for v in cone.buffers)
-    return not (cone.cost <= CHEAP and read <= value.nbytes)
+    return not (cone.cost <= prices.cheap and read <= value.nbytes)
 
 
-def _keep_repeated(node: Node, cones: dict[Value, Cone]) -> None:
+def _keep_repeated(node: Node, cones: dict[Value, Cone], prices: Prices) -> None:
     """A dear value that a broadcast repeats is computed once."""
     (x,) = node.operands
     repeated = cost.numeric(cost.product(node.value.shape)) > cost.numeric(cost.product(x.shape))
-    if repeated and not x.root and x.maker.kind is Kind.INLINE and cones[x].cost >= DEAR and cones[x].buffers:
+    if repeated and not x.root and x.maker.kind is Kind.INLINE and cones[x].cost >= prices.dear and cones[x].buffers:
         if not isinstance(x.maker.op, prim.ViewOp):
             x.root = True
             cones[x] = Cone(0.0, frozenset((x,)), 1)
@@ -156,31 +153,33 @@ def _try_drop(merger: Merger, value: Value, home: Cluster, readers: list[Cluster
         new = _rebuilt(merger, value, home, old[1:])
     except Refused:
         new = None
-    if new is None or _price(new) > _price(old):
+    if new is None or price_of(new, merger.prices) > price_of(old, merger.prices):
         value.root = True
         return
     merger.replace(old, new)
 
 
-def _price(clusters: list[Cluster]) -> float:
-    return sum(c.traffic + BYTES_PER_ADDITION * work(c.draft) for c in clusters)
+def price_of(clusters: Iterable[Cluster], prices: Prices) -> float:
+    """Give what kernels cost, in bytes: what they move and what they compute."""
+    return sum(c.traffic + work(c.draft) / prices.additions_per_byte for c in clusters)
 
 
 def _rebuilt(merger: Merger, value: Value, home: Cluster, readers: list[Cluster]) -> list[Cluster]:
     """Rebuild the readers without the buffer, then its home, which may have to store more for them."""
     inside: tuple[Cluster, ...] = (home, *readers)
+    prices = merger.prices
     rest = {n: f for n, f in home.frames.items() if n is not value.maker}
 
     def homes(new: list[Cluster]) -> list[Cluster]:
         reads = {v for c in new for v in c.reads}
         stored = lambda v: v in reads or merger.is_read(v, inside)  # noqa: E731
-        return [build(home.sizes, rest, stored, merger.strides)] if rest else []
+        return [build(home.sizes, rest, stored, merger.strides, prices)] if rest else []
 
     new: list[Cluster] = []
     for c in readers:
-        new.append(build(c.sizes, c.frames, lambda v, c=c: _stored(merger, v, c), merger.strides))
+        new.append(build(c.sizes, c.frames, lambda v, c=c: _stored(merger, v, c), merger.strides, prices))
         if len(new) == 1 and not value.shape and len(readers) > SOME:
-            if _more_bytes(value, new[0], readers) + _price(homes(new)) > _price([home]):
+            if _more_bytes(value, new[0], readers) + price_of(homes(new), prices) > price_of([home], prices):
                 raise Refused("the numbers that a number is made of are more bytes")
     return [*new, *homes(new)]
 

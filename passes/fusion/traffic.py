@@ -7,18 +7,16 @@ from typing import cast
 from isthmus import ir
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index
+from isthmus.passes.analysis.prices import Prices
 from isthmus.passes.fusion.draft import Draft
 from isthmus.passes.fusion.emit import Strides, linear_index
 from isthmus.passes.fusion.graph import Value
-
-NARROW = 2.5
-"""Walking down columns in vectors of 64 bytes runs at this fraction of the bandwidth."""
 
 FEW_ROWS = 64
 """So many rows of a narrow walk stay in the first cache."""
 
 
-def traffic(draft: Draft, parallel: int, strides: Strides) -> float:
+def traffic(draft: Draft, parallel: int, strides: Strides, prices: Prices) -> float:
     """Give the weighted bytes that a kernel reads and writes, symbols guessed."""
     touched: dict[Value, float] = {}
     weights: dict[Value, float] = {}
@@ -26,13 +24,17 @@ def traffic(draft: Draft, parallel: int, strides: Strides) -> float:
         value, index, _ = cast("tuple[Value, Index, bool]", instr.data)
         bits = instr.bits
         touched[value] = touched.get(value, 0.0) + points(draft, bits)
-        weights[value] = max(weights.get(value, 1.0), _weight(draft, parallel, value, index, bits, strides))
+        weights[value] = max(weights.get(value, 1.0), _weight(draft, parallel, value, index, bits, strides, prices))
     total = 0.0
     for value, count in touched.items():
         total += min(count * ir.itemsize(value.dtype), value.nbytes) * weights[value]
     for sink in draft.sinks:
         bits = sink.instr.bits
-        factor = 1.0 if sink.kind == "accumulate" else _weight(draft, parallel, sink.value, sink.index, bits, strides)
+        factor = (
+            1.0
+            if sink.kind == "accumulate"
+            else _weight(draft, parallel, sink.value, sink.index, bits, strides, prices)
+        )
         pieces = 1 if sink.value.maker.along is None else len(sink.value.maker.operands)
         total += sink.value.nbytes / pieces * factor
         if sink.kind == "scatter":
@@ -54,11 +56,13 @@ def points(draft: Draft, bits: int) -> int:
     return total
 
 
-def _weight(draft: Draft, parallel: int, value: Value, index: Index, bits: int, strides: Strides) -> float:
-    """NARROW where points are neighbours but rows are far apart."""
+def _weight(
+    draft: Draft, parallel: int, value: Value, index: Index, bits: int, strides: Strides, prices: Prices
+) -> float:
+    """More than 1 where points are neighbours but rows are far apart."""
     rows = ((1 << len(draft.sizes)) - 1) & ~parallel & bits
     if not rows or points(draft, rows) <= FEW_ROWS:
         return 1.0
     linear = linear_index(value, index, strides)
     near = [d for d in linear.dims() if linear.coefficient(d) == 1]
-    return NARROW if near and all(parallel >> d & 1 for d in near) else 1.0
+    return prices.narrow_walk if near and all(parallel >> d & 1 for d in near) else 1.0

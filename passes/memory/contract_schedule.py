@@ -12,10 +12,11 @@ from typing import cast
 from xdsl.ir import Operation, SSAValue
 
 from isthmus import ir
-from isthmus.dialects import kernel, prim
+from isthmus.dialects import kernel
 from isthmus.dialects.kernel.factors import factor_of
 from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
+from isthmus.passes.analysis.prices import CPU, Prices
 from isthmus.passes.analysis.products import Form, Product, Side
 from isthmus.sizes import Dim, Size, size_max, size_min
 
@@ -43,32 +44,17 @@ PANEL_BYTES = 32 << 10
 WIDTH_BYTES = 2 << 20
 """A packed block of B stays in the last cache."""
 
-PART_FLOPS = 2e6
-"""A partition is worth about so many operations, some 20 us: below two of them threads gain nothing."""
-
 PARTS_PER_CORE = 2
 MOST_PARTS = 64
 FEWEST_SUMS, MOST_SUMS, ROWS_PER_SUM = 4, 16, 256
 
-COPY = 12.0
-"""What packing an element costs, in floating-point operations of the tiles."""
 
-READ = 2.0
-"""What reading an element costs, in the same."""
-
-PER_ADDITION = 6.0
-"""What an addition of a prologue costs, in the same."""
-
-PER_BYTE = 5.0
-"""What a byte of the epilogue costs more, in the same, where a part of the columns is walked and rows have gaps."""
-
-
-def schedule_contraction(op: kernel.ContractOp, tile_bits: int, cores: int) -> None:
+def schedule_contraction(op: kernel.ContractOp, tile_bits: int, cores: int, prices: Prices = CPU) -> None:
     """Write tile, block, grid and partitions of a contraction."""
-    form = _form(op, tile_bits)
+    form = _form(op, tile_bits, prices)
     tile = _tile(op, tile_bits, form)
     columns = tile[1] if form.dots else tile[1] * tile[2]
-    grid = _grid(op, (tile[0], columns), _parts(op, cores), form.direct)
+    grid = _grid(op, (tile[0], columns), _parts(op, cores), form.direct, prices)
     partitions = grid[0] * grid[1] * grid[2]
     set_ = op.properties.__setitem__
     set_("tile", Literal.of(tile))
@@ -104,9 +90,9 @@ def _block(
     return _even(part, max(rows, most), rows), depth, width
 
 
-def _form(op: kernel.ContractOp, tile_bits: int) -> Form:
+def _form(op: kernel.ContractOp, tile_bits: int, prices: Prices) -> Form:
     """The way of making a product that costs least; both factors are packed where sizes are not known."""
-    product = product_of(op)
+    product = product_of(op, prices)
     rows, vectors = TILES[tile_bits]
     lanes = tile_bits // (8 * ir.itemsize(op.sums))
     found = product.best((rows, vectors * lanes), DOTS[tile_bits]) if product is not None else None
@@ -117,19 +103,19 @@ def _form(op: kernel.ContractOp, tile_bits: int) -> Form:
     return packed if cost.numeric(op.sizes_[op.mnk[1]]) % (vectors * lanes) else found
 
 
-def product_of(op: kernel.ContractOp) -> Product | None:
+def product_of(op: kernel.ContractOp, prices: Prices) -> Product | None:
     """Describe a contraction to the model of costs; None where sizes are not known."""
     m, n, k = (op.sizes_[d] for d in op.mnk)
     count = cost.product(tuple(op.sizes_[d] for d in op.batch))
     if not (isinstance(m, int) and isinstance(n, int) and isinstance(k, int) and isinstance(count, int)):
         return None
-    a, b = (_side(op, value, own) for value, own in zip((op.dot.a, op.dot.b), op.mnk[:2], strict=True))
-    return Product(m, n, k, a, b, count, ir.is_half(ir.dtype_of(op.dot.y)))
+    a, b = (_side(op, value, own, prices) for value, own in zip((op.dot.a, op.dot.b), op.mnk[:2], strict=True))
+    return Product(m, n, k, a, b, count, ir.is_half(ir.dtype_of(op.dot.y)), prices)
 
 
 def prices_of(op: kernel.ContractOp) -> tuple[float, float] | None:
     """Give what a scheduled contraction and a library call cost by the model; None where sizes are not known."""
-    product = product_of(op)
+    product = product_of(op, Prices.of(op))
     if product is None or op.tile is None:
         return None
     rows, vectors, lanes = cast("tuple[int, int, int]", op.tile.data)
@@ -138,10 +124,10 @@ def prices_of(op: kernel.ContractOp) -> tuple[float, float] | None:
     return (found[0], product.library) if found else None
 
 
-def _side(op: kernel.ContractOp, value: SSAValue, own: int) -> Side:
+def _side(op: kernel.ContractOp, value: SSAValue, own: int, prices: Prices) -> Side:
     factor = factor_of(op, value, own)
     if factor is None:
-        return Side(True, 0, _work(op, value))
+        return Side(True, 0, _work(value, prices))
     lies = isinstance(factor.stride, int) and not ir.is_half(ir.dtype_of(value))  # which is widened while packed
     stride = cost.numeric(factor.stride) * ir.itemsize(ir.dtype_of(value))
     return Side(factor.turned, stride, None if lies else 0.0)
@@ -172,22 +158,26 @@ def _parts(op: kernel.ContractOp, cores: int) -> int:
     return max(FEWEST_SUMS, min(MOST_SUMS, rows // ROWS_PER_SUM))
 
 
-def _grid(op: kernel.ContractOp, tile: tuple[int, int], parts: int, direct: tuple[str, ...]) -> tuple[Dim, Dim, Dim]:
+def _grid(
+    op: kernel.ContractOp, tile: tuple[int, int], parts: int, direct: tuple[str, ...], prices: Prices
+) -> tuple[Dim, Dim, Dim]:
     """Cut batch first, then rows and columns so that what is packed several times is cheap to pack."""
     m, n, k = (cost.numeric(op.sizes_[d]) for d in op.mnk)
     batch: Dim = cost.product(tuple(op.sizes_[d] for d in op.batch))
     count = cost.numeric(batch)
     flops = 2.0 * count * m * n * k
-    wanted = max(1, min(parts, int(flops / PART_FLOPS)))
+    wanted = max(1, min(parts, int(flops / prices.part_flops)))
     most = _most_rows(op)
     if 2 * count > wanted:
         cap = min(most, wanted)
         outer = min(count, cap) if isinstance(batch, int) else size_max(1, size_min(batch, cap))
         return outer, 1, 1
     price_a, price_b = (
-        READ if name in direct else COPY + PER_ADDITION * _work(op, v) for name, v in (("a", op.dot.a), ("b", op.dot.b))
+        prices.panel_read if name in direct else prices.pack + prices.panel_addition * _work(v, prices)
+        for name, v in (("a", op.dot.a), ("b", op.dot.b))
     )
-    gaps = PER_BYTE * m * n * _epilogue_bytes(op)
+    # where a part of the columns is walked rows have gaps
+    gaps = prices.flops_per_byte * m * n * _epilogue_bytes(op)
     best: tuple[float, tuple[int, int]] = (float("inf"), (1, 1))
     parts = 1 << (max(1, wanted // count).bit_length() - 1)
     for down in (1 << d for d in range(parts.bit_length()) if count << d <= most):
@@ -214,7 +204,7 @@ def _epilogue_bytes(op: kernel.ContractOp) -> int:
     return max(0, len(wide) - 1) * ir.itemsize(ir.dtype_of(op.dot.y))
 
 
-def _work(op: kernel.ContractOp, value: SSAValue) -> float:
+def _work(value: SSAValue, prices: Prices) -> float:
     """What computing an element of a factor costs, in additions."""
     total, seen = 0.0, set[Operation]()
     stack = [cast(Operation, value.owner)]
@@ -222,6 +212,6 @@ def _work(op: kernel.ContractOp, value: SSAValue) -> float:
         inner = stack.pop()
         if inner not in seen:
             seen.add(inner)
-            total += type(inner).COST if isinstance(inner, prim.PrimOp) else 1.0
+            total += prices.additions(inner)
             stack += [cast(Operation, v.owner) for v in ir.operands_of(inner)]
     return total

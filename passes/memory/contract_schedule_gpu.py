@@ -10,16 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from isthmus import ir
-from isthmus.dialects import kernel, prim
+from isthmus.dialects import kernel
 from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
+from isthmus.passes.analysis.prices import Prices
 from isthmus.passes.memory.accuracy_gpu import mark_accuracy
 from isthmus.sizes import Size
 
 ROWS = 128
 """Rows of a tile."""
-DEPTH = 64
-"""Terms of k that are read at once."""
+READ_BYTES = 128
+"""What is read at once along k: 64 terms of 16 bits, 32 of f32."""
 PROCESSORS = 132
 """Tiles that are computed at once, on a large GPU; what is chosen by it is right on every other."""
 
@@ -42,43 +43,45 @@ WIDTHS = {
     128: Width(0.99, 105, True),
     64: Width(0.67, 105, True),
 }
-PER_ADDITION = 16.0
-"""What an addition of the epilogue costs an element, in the same unit."""
 
 
 def schedule_contraction(op: kernel.ContractOp) -> None:
     """Write tile, grid and partitions of a contraction."""
     m, n, _ = (op.sizes_[d] for d in op.mnk)
     batch = cost.product(tuple(op.sizes_[d] for d in op.batch))
-    additions = _epilogue(op)
-    columns = min(WIDTHS, key=lambda width: _time(op, width, additions))
+    prices = Prices.of(op, "gpu")
+    after = prices.epilogue_addition * _epilogue(op, prices)
+    columns = min(WIDTHS, key=lambda width: _time(op, width, after))
     grid = (batch, (m + (ROWS - 1)) // ROWS, (n + (columns - 1)) // columns)
     partitions = grid[0] * grid[1] * grid[2]
     mark_accuracy(op)
     set_ = op.properties.__setitem__
-    set_("tile", Literal.of((ROWS, columns, DEPTH)))
+    set_("tile", Literal.of((ROWS, columns, READ_BYTES // ir.itemsize(ir.dtype_of(op.dot.y)))))
     set_("grid", Literal.of(grid))
     set_("partitions", Literal.of(partitions))
     if isinstance(partitions, Size):
         set_("symbols", Literal.of(tuple(sorted(partitions.symbols().union(op.symbols_)))))
 
 
-def _time(op: kernel.ContractOp, columns: int, additions: float) -> float:
-    """How long tiles of so many columns take: as many rounds of one for each processor as there are, in terms of k."""
+def _time(op: kernel.ContractOp, columns: int, after: float) -> float:
+    """How long tiles of so many columns take: as many rounds of one for each processor as there are, in terms of k.
+
+    `after`: what the epilogue of an element takes.
+    """
     m, n, k = (cost.numeric(op.sizes_[d]) for d in op.mnk)
     batch = cost.numeric(cost.product(tuple(op.sizes_[d] for d in op.batch)))
     tiles = batch * -(-m // ROWS) * -(-n // columns)
-    width, after = WIDTHS[columns], PER_ADDITION * additions
-    products = k / width.rate
+    width = WIDTHS[columns]
+    products = k * ir.itemsize(ir.dtype_of(op.dot.y)) / 2 / width.rate
     column = max(products, after) if width.hides and tiles > PROCESSORS else products + after
     return -(-tiles // PROCESSORS) * columns * (column + width.around)
 
 
-def _epilogue(op: kernel.ContractOp) -> float:
+def _epilogue(op: kernel.ContractOp, prices: Prices) -> float:
     """The additions of an element's epilogue."""
     total, after = 0.0, {op.dot.y}
     for inner in op.block.ops:
         if not after.isdisjoint(ir.operands_of(inner)):
             after.update(inner.results)
-            total += type(inner).COST if isinstance(inner, prim.PrimOp) else 1.0
+            total += prices.additions(inner)
     return total

@@ -11,7 +11,8 @@ from isthmus import ir
 from isthmus.dialects import kernel
 from isthmus.dialects.target import side_by_side
 from isthmus.ir import Literal
-from isthmus.passes.memory.schedule import KEEP_COST, price
+from isthmus.passes.analysis.prices import Prices
+from isthmus.passes.memory.schedule import price
 
 MOST_REGISTERS = 96
 """32-bit registers of one thread that hold kept row values and sums, where there are so many."""
@@ -110,17 +111,17 @@ def _mark(ops: Sequence[Operation], residence: str) -> None:
 def _kept(op: kernel.FusedOp, spread: int) -> list[SSAValue]:
     """Row values that more than one walk needs and that are read, or dear: what is cheap is computed again."""
     levels, varying = kernel.levels(op), kernel.varying(op)
-    rows = frozenset(op.rows)
-    prices: dict[SSAValue, float] = {}
+    rows, prices = frozenset(op.rows), Prices.of(op, "gpu")
+    paid: dict[SSAValue, float] = {}
     dear: set[SSAValue] = set()
     for inner in op.block.ops:
         for result in inner.results:
-            prices[result] = price(inner, result, varying, rows, prices)
+            paid[result] = price(inner, result, varying, rows, paid, prices)
             later = any(levels[use.operation] > levels[inner] for use in result.uses)
             row = spread in varying[result] and not isinstance(inner, (kernel.ReduceOp, kernel.LoadOp))
-            if row and later and prices[result] >= KEEP_COST:
+            if row and later and paid[result] >= prices.keep:
                 dear.add(result)
-                prices[result] = 1.0
+                paid[result] = 1.0
     needed: dict[SSAValue, set[int]] = {}
     for level in range(max(levels.values(), default=0) + 1):
         for value in _reached(op, level, levels, varying, rows, dear):

@@ -21,6 +21,7 @@ from isthmus import ir
 from isthmus.dialects import kernel, prim
 from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
+from isthmus.passes.analysis.prices import CPU, Prices
 from isthmus.passes.memory.attention_schedule import schedule_attention
 from isthmus.passes.memory.contract_schedule import schedule_contraction
 from isthmus.passes.memory.stages import cut_in_stages
@@ -29,24 +30,8 @@ from isthmus.sizes import Dim, Size
 SHORT_ROW = 16
 """Pointwise kernels walk their last dim as a row where it is at least this long."""
 
-LONG_BODY = 8.0
-"""A body that costs at least this much, in additions, is unrolled half as often."""
-
-LONG_CHAIN = 10.0
-"""A pointwise kernel whose values wait for one another for so long, in additions, works on two vectors at once: what a
-processor looks ahead is less than the way through one."""
-
-WIDE_BODY = 1.6
-"""Not where all work is so many times that of the longest chain: one vector has enough to do, two spill."""
-
-LONGEST_FUNCTION = 22.0
-"""Functions that cost this much have branches and tables of their own."""
-
 MANY_POINTS = 1 << 12
 """Code for two vectors takes twice as long to compile: not for fewer points than this."""
-
-KEEP_COST = 8.0
-"""A row value is kept for later walks where computing it again costs at least this much, in additions."""
 
 
 @dataclass(frozen=True)
@@ -67,61 +52,62 @@ class SchedulePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Schedule every kernel of the module."""
         for func in ir.functions(op).values():
+            prices = Prices.of(func)
             for launch in kernel.launches(func):
                 if isinstance(launch, kernel.FusedOp):
-                    schedule(launch, self.vector_bits)
+                    schedule(launch, self.vector_bits, prices)
                 elif isinstance(launch, kernel.ContractOp):
-                    schedule_contraction(launch, self.tile_bits, self.cores)
+                    schedule_contraction(launch, self.tile_bits, self.cores, prices)
                 elif isinstance(launch, kernel.StreamOp):
                     schedule_attention(launch, self.tile_bits, self.cores)
 
 
-def schedule(op: kernel.FusedOp, vector_bits: int) -> None:
+def schedule(op: kernel.FusedOp, vector_bits: int, prices: Prices = CPU) -> None:
     """Write the decisions about one kernel."""
     _walk_rows(op)
     set_ = op.properties.__setitem__
     if op.partitions is None:
-        count = _partitions(op)
+        count = _partitions(op, prices)
         set_("partitions", Literal.of(count))
         if isinstance(count, Size):
             set_("symbols", Literal.of(tuple(sorted(count.symbols().union(op.symbols_)))))
     width = _width(op, vector_bits)
     vector = _vector(op, width)
-    width *= 2 if _is_long_chain(op) else 1
+    width *= 2 if _is_long_chain(op, prices) else 1
     if vector is not None:
         set_("vector", Literal.of(vector))
         set_("width", Literal.of(width))
-        set_("unroll", Literal.of(1 if cut_in_stages(op) else _unroll(op)))
-    _choose_residence(op)
+        set_("unroll", Literal.of(1 if cut_in_stages(op, prices) else _unroll(op, prices)))
+    _choose_residence(op, prices)
 
 
-def _unroll(op: kernel.FusedOp) -> int:
+def _unroll(op: kernel.FusedOp, prices: Prices) -> int:
     """Vectors at once: what hides the latency of the sums, or of the arithmetic where the body is short.
 
     Every copy costs compile time; of a long body one vector has work enough for all units.
     """
-    work = sum(type(o).COST for o in op.block.ops if isinstance(o, prim.PrimOp))
+    work = sum(prices.additions(o, 0.0) for o in op.block.ops)
     reduces = any(isinstance(o, (kernel.ReduceOp, kernel.AccumulateOp)) for o in op.block.ops)
-    return (4 if reduces else 2) // (2 if work >= LONG_BODY else 1)
+    return (4 if reduces else 2) // (2 if work >= prices.long_body else 1)
 
 
-def _is_long_chain(op: kernel.FusedOp) -> bool:
-    """Whether a body of arithmetic alone, over many points, is little more than a chain of values of LONG_CHAIN."""
+def _is_long_chain(op: kernel.FusedOp, prices: Prices) -> bool:
+    """Whether a body of arithmetic alone, over many points, is little more than a long chain of values."""
     if cost.numeric(kernel.points(op)) < MANY_POINTS and not op.rows:
         return False
     work, ready = 0.0, dict[SSAValue, float]()
     for inner in op.block.ops:
         before = max((ready.get(v, 0.0) for v in ir.operands_of(inner)), default=0.0)
         if isinstance(inner, prim.PrimOp):
-            own = type(inner).COST
-            if own >= LONGEST_FUNCTION:
+            own = prices.additions(inner)
+            if own >= prices.longest_function:
                 return False
             work, before = work + own, before + own
         elif not isinstance(inner, (kernel.LoadOp, kernel.StoreOp, kernel.IndexOp)):
             return False
         ready.update(dict.fromkeys(inner.results, before))
     longest = max(ready.values(), default=0.0)
-    return longest >= LONG_CHAIN and work <= WIDE_BODY * longest
+    return longest >= prices.long_chain and work <= prices.wide_body * longest
 
 
 def _walk_rows(op: kernel.FusedOp) -> None:
@@ -142,8 +128,8 @@ def moved_bytes(op: kernel.FusedOp) -> Dim:
     return total
 
 
-def _partitions(op: kernel.FusedOp) -> Dim:
-    return cost.symbolic_partitions(kernel.points(op), moved_bytes(op))
+def _partitions(op: kernel.FusedOp, prices: Prices) -> Dim:
+    return cost.symbolic_partitions(kernel.points(op), moved_bytes(op), prices)
 
 
 def _vector(op: kernel.FusedOp, width: int) -> int | None:
@@ -202,7 +188,7 @@ def _width(op: kernel.FusedOp, vector_bits: int) -> int:
 # ---- residence
 
 
-def _choose_residence(op: kernel.FusedOp) -> None:
+def _choose_residence(op: kernel.FusedOp, prices: Prices) -> None:
     """Mark row values that later walks use and that are dear to compute again, or are stored anyway."""
     levels = kernel.levels(op)
     if max(levels.values(), default=0) == 0:
@@ -210,11 +196,11 @@ def _choose_residence(op: kernel.FusedOp) -> None:
     varying = kernel.varying(op)
     rows = frozenset(op.rows)
     stored = {o.x for o in op.block.ops if isinstance(o, kernel.StoreOp) and o.kind is None and not o.index_values}
-    prices: dict[SSAValue, float] = {}
+    paid: dict[SSAValue, float] = {}
     for inner in op.block.ops:
         later = {levels[use.operation] for r in inner.results for use in r.uses} - {levels[inner]}
         for result in inner.results:
-            prices[result] = price(inner, result, varying, rows, prices)
+            paid[result] = price(inner, result, varying, rows, paid, prices)
         if isinstance(inner, (kernel.ReduceOp, kernel.LoadOp)) or not later or not inner.results:
             continue
         result = inner.results[0]
@@ -222,10 +208,10 @@ def _choose_residence(op: kernel.FusedOp) -> None:
             continue
         if result in stored:
             inner.attributes["residence"] = Literal.of("reload")
-            prices[result] = 1.0
-        elif prices[result] >= KEEP_COST:
+            paid[result] = 1.0
+        elif paid[result] >= prices.keep:
             inner.attributes["residence"] = Literal.of("keep")
-            prices[result] = 1.0
+            paid[result] = 1.0
 
 
 def price(
@@ -233,15 +219,17 @@ def price(
     result: SSAValue,
     varying: dict[SSAValue, frozenset[int]],
     rows: frozenset[int],
-    prices: dict[SSAValue, float],
+    paid: dict[SSAValue, float],
+    prices: Prices,
 ) -> float:
-    """What computing a value once more at a row position costs; what is the same along the row is free."""
+    """What computing a value once more at a row position costs; what is the same along the row is free.
+
+    `paid`: what its operands cost.
+    """
     if not varying[result] & rows or isinstance(op, kernel.ReduceOp):
         return 0.0
-    own = type(op).COST if isinstance(op, prim.PrimOp) else 1.0
-    if isinstance(op, kernel.RngOp):
-        own = prim.RngOp.COST
-    return own + sum(prices[v] for v in ir.operands_of(op))
+    own = prices.additions_of(prim.RngOp) if isinstance(op, kernel.RngOp) else prices.additions(op)
+    return own + sum(paid[v] for v in ir.operands_of(op))
 
 
 __all__ = ["SchedulePass", "cast", "moved_bytes", "schedule"]

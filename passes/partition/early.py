@@ -35,19 +35,13 @@ from isthmus.passes.partition.network import MEMORY, MEMORY_ONLY, Plan, plan_min
 from isthmus.passes.partition.split import copied
 from isthmus.passes.partition.work import operations
 
-WORTH = (7, 8)
-"""How much of the bytes kept may be left for this to be worth a product with the tangent at the end."""
-
-LEAST = 1 << 14
-"""Fewer bytes than these stay in a cache, and one more kernel costs more than they."""
-
 
 def plan_early(joint: Joint) -> Plan:
     """Plan the minimum cut, with what forward does ahead where that keeps fewer bytes; its joint function is new."""
-    plain = plan_min_cut(joint)
+    plain, least = plan_min_cut(joint), joint.prices.early_bytes
     weights, work = (MEMORY_ONLY, (5, 2)) if _makes_large_matrices(joint) else (MEMORY, (1, 1))
     movable = _movable(joint, work)
-    if not movable or _kept_bytes(plain) < LEAST:
+    if not movable or _kept_bytes(plain) < least:
         return plain
     unscaled, ops = _scaled_last(joint, movable)
     ahead = run_ahead(unscaled, weights)
@@ -55,7 +49,7 @@ def plan_early(joint: Joint) -> Plan:
     if not moved:
         return plain
     early = plan_min_cut(_scaled_last(joint, moved)[0], weights)
-    most = min(_kept_bytes(plain) * WORTH[0] // WORTH[1], _kept_bytes(plain) - LEAST)
+    most = min(_kept_bytes(plain) * joint.prices.early_part, _kept_bytes(plain) - least)
     return early if _kept_bytes(early) <= most else plain
 
 

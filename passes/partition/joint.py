@@ -14,6 +14,7 @@ from isthmus.diagnostics import IRError
 from isthmus.dialects import prim
 from isthmus.dialects.signature import Signature
 from isthmus.passes.analysis.cost import GUESS
+from isthmus.passes.analysis.prices import Prices
 from isthmus.sizes import Dim
 
 HINTS = "isthmus.hints"
@@ -46,6 +47,7 @@ class Joint:
     backward_ops: frozenset[Operation]
     after_tangent: frozenset[SSAValue]
     hints: Mapping[str, int]
+    prices: Prices
 
     @staticmethod
     def of(func: FuncOp) -> Joint:
@@ -68,6 +70,7 @@ class Joint:
             _needed_for(gradients, ops),
             _following([block.args[i] for i in signature.tangents.values()], ops),
             _hints(func),
+            Prices.of(func),
         )
 
     @property

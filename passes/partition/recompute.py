@@ -30,12 +30,6 @@ POINTWISE = (
 NEVER = (prim.OpaqueOp, prim.ControlOp)
 """Classes that no tag makes recomputable: nobody promised that a second run gives the same, or what it costs."""
 
-READS = (9, 4)
-"""A cone may read up to 9/4 of what it gives: two tensors of its size and some small ones.
-
-Without a limit a deep sum would be computed from all its terms again and again.
-"""
-
 MOST_LEAVES = 24
 """A kernel that reads more tensors than this is not worth asking for; it bounds the time of this analysis too."""
 
@@ -92,7 +86,7 @@ def _cone(joint: Joint, op: Operation, result: SSAValue, found: Mapping[SSAValue
     # Counted in elements of the widest type: a narrow result is not dear because its input is wide.
     widest = max(inner.width, ir.itemsize(ir.dtype_of(result)))
     allowed = own // ir.itemsize(ir.dtype_of(result)) * widest
-    fits = inner.reads * READS[1] <= allowed * READS[0] and len(inner.leaves) <= MOST_LEAVES
+    fits = inner.reads <= allowed * joint.prices.again_reads and len(inner.leaves) <= MOST_LEAVES
     return inner if fits else _leaf(joint, result, whole=True)
 
 

@@ -12,9 +12,6 @@ from isthmus.dialects.prim.base import ints
 from isthmus.passes.partition.joint import Joint
 from isthmus.passes.partition.recompute import POINTWISE
 
-PER_BYTE = 8
-"""Additions that a machine does while it moves one byte of memory."""
-
 
 def operations(joint: Joint, op: Operation) -> int:
     """Give the arithmetic of one op in additions: elements times the class's price; a multiply-add counts as two."""
@@ -34,7 +31,7 @@ def operations(joint: Joint, op: Operation) -> int:
             elements(op.q) * joint.number(ir.shape_of(op.k)[2]) * (4 if isinstance(op, prim.AttentionOp) else 10)
         )
     total = sum(map(elements, op.results))
-    return int(total * op.COST) if isinstance(op, prim.PrimOp) else total
+    return int(total * joint.prices.additions(op))
 
 
 def time(joint: Joint, op: Operation) -> int:
@@ -42,7 +39,7 @@ def time(joint: Joint, op: Operation) -> int:
 
     A pointwise op moves nothing of its own: its kernel reads the inputs anyway and its result stays in registers.
     """
-    arithmetic = operations(joint, op) // PER_BYTE
+    arithmetic = int(operations(joint, op) / joint.prices.additions_per_byte)
     if isinstance(op, POINTWISE):
         return arithmetic
     return max(arithmetic, sum(map(joint.nbytes, (*ir.operands_of(op), *op.results))))

@@ -22,7 +22,7 @@ from isthmus.driver.metadata import Metadata
 from isthmus.driver.options import Options
 from isthmus.driver.session import Program, Session
 from isthmus.frontend.capture_dynamo import CaptureLog
-from isthmus.passes.analysis.products import SPEED
+from isthmus.passes.analysis.prices import Prices
 from isthmus.passes.memory.contract_schedule import prices_of
 from isthmus.passes.partition.explain import Explanation as Cut
 from isthmus.passes.vectorize.table import LOOPED
@@ -207,8 +207,9 @@ def _priced(op: kernel.ContractOp) -> str:
     prices = prices_of(op)
     if prices is None:
         return text
-    own, library = (1e6 * flops / SPEED for flops in prices)
-    return f"{text}; {own:.0f} us at {SPEED / 1e9:.0f} GFLOPS, {library:.0f} by the library"
+    speed = Prices.of(op).flops
+    own, library = (1e6 * flops / speed for flops in prices)
+    return f"{text}; {own:.0f} us at {speed / 1e9:.0f} GFLOPS, {library:.0f} by the library"
 
 
 def _count(n: int, what: str) -> str:

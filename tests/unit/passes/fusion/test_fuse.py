@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +13,7 @@ from xdsl.ir import SSAValue
 
 from isthmus import ir
 from isthmus.dialects import kernel
-from isthmus.passes.analysis import cost
+from isthmus.passes.analysis.prices import CPU
 from isthmus.passes.fusion import fuse, merge
 from isthmus.passes.fusion.fuse import fuse_block
 
@@ -32,18 +34,17 @@ def layer_norm(p: Program, x: SSAValue, eps: float = 1e-5) -> SSAValue:
     return p.e.mul(centred, p.e.broadcast(factor, shape, rest))
 
 
-@pytest.fixture
-def small_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
+def with_small_sums(module: ModuleOp) -> ModuleOp:
     """Sums split into partial results at sizes that the interpreter runs quickly."""
-    names = ("SPLIT_BYTES", "LONGEST_SERIAL", "ROWS_PER_PARTIAL_RESULT", "PARTITION_BYTES", "MOST_PARTIAL_RESULTS")
-    for name, value in zip(names, (0, 3, 1, 8, 3), strict=True):
-        monkeypatch.setattr(cost, name, value)
+    prices = replace(CPU, column_bytes=0, longest_sum=3, rows_per_sum=1, sum_bytes=8, most_sums=3, partition_bytes=8)
+    prices.attach(ir.function(module, "main"))
+    return module
 
 
 @given(programs())
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-def test_split_sums_keep_results(small_thresholds: None, case: Case) -> None:
-    check(case.module, case.arguments, ["fuse"])
+def test_split_sums_keep_results(case: Case) -> None:
+    check(with_small_sums(case.module), case.arguments, ["fuse"])
 
 
 @pytest.mark.row("I5")
@@ -160,10 +161,11 @@ def test_memory_formats_of_results_are_written_directly() -> None:
     assert kernel.strides_of(op.results[0]) == (1, 4)
 
 
-def test_sums_of_a_concatenation_are_taken_piece_by_piece(small_thresholds: None) -> None:
+def test_sums_of_a_concatenation_are_taken_piece_by_piece() -> None:
     """The gradient of a bias beside the gradient that it sums: nothing reads the concatenation again."""
     p = Program([torch.randn(8, 3, dtype=torch.float64) for _ in range(2)])
     whole = p.e.concat([p.e.exp(p.args[0]), p.args[1]], 1)
-    made = check(p.module([whole, p.e.sum(whole, (0,))]), p.arguments, ["fuse"])
+    module = with_small_sums(p.module([whole, p.e.sum(whole, (0,))]))
+    made = check(module, p.arguments, ["fuse"])
     writing, combining = kernels(made)
     assert len(writing.results) == 2 and list(combining.inputs) == [writing.results[1]]
