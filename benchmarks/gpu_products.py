@@ -137,9 +137,9 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-def layer(m: int, n: int, k: int, name: str) -> None:
+def layer(m: int, n: int, k: int, name: str, dtype: torch.dtype) -> None:
     """Print a layer with something around the product."""
-    given = [torch.randn(*s, device="cuda").bfloat16() for s in ((m, k), (n, k), (n,), (m, n))]
+    given = [torch.randn(*s, device="cuda").to(dtype) for s in ((m, k), (n, k), (n,), (m, n))]
     given[0] /= k**0.5
 
     def step(how: str | None) -> Step:
@@ -150,7 +150,10 @@ def layer(m: int, n: int, k: int, name: str) -> None:
 
     with torch.no_grad():
         times = race({how or "eager": step(how) for how in (None, "library", "joined")}, 3.0)
-    print(f"{m}x{n}x{k} {name:9}  " + "  ".join(f"{how} {t:.4f}" for how, t in times.items()), flush=True)
+    print(
+        f"{str(dtype)[6:]:9}{m}x{n}x{k} {name:9}  " + "  ".join(f"{how} {t:.4f}" for how, t in times.items()),
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -163,9 +166,10 @@ def main() -> None:
     print("TF32")
     for shape in TF32_SHAPES:
         products(shape, chosen, "f32")
-    for sizes in LAYERS:
-        for name in FUNCTIONS:
-            layer(*sizes, name)
+    for dtype in (torch.bfloat16, torch.float32):
+        for sizes in LAYERS:
+            for name in FUNCTIONS:
+                layer(*sizes, name, dtype)
 
 
 if __name__ == "__main__":

@@ -51,9 +51,12 @@ def cpu_kernels(contractions: str = "auto") -> tuple[str, ...]:
     return tuple(f"fuse{{contractions={contractions}}}" if text == FUSE else text for text in KERNELS)
 
 
-def gpu_kernels(contractions: str = "auto") -> tuple[str, ...]:
-    """Give the passes from primitives to planned kernels for a GPU: its own schedule and libraries."""
-    fuse = f"fuse{{target=gpu contractions={contractions}}}"
+def gpu_kernels(contractions: str = "auto", *, tf32: bool = False) -> tuple[str, ...]:
+    """Give the passes from primitives to planned kernels for a GPU: its own schedule and libraries.
+
+    `tf32`: products of f32 may be made in TF32.
+    """
+    fuse = f"fuse{{target=gpu contractions={contractions}{' tf32=true' if tf32 else ''}}}"
     own = {
         "select-library": ("select-library{device=cuda}",),
         GROUP_DOTS: ("turn-dots",),

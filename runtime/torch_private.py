@@ -24,7 +24,7 @@ def storage_uses(tensor: Tensor) -> int:
 def library_settings() -> tuple[object, ...]:
     """What torch's products, convolutions and attention on a GPU look at when they are called: TF32 and the like."""
     c = torch._C
-    precision = getattr(c, "_get_fp32_precision_getter", None)  # older torch has two flags in its place
+    precision = _precision()
     if precision is None:
         tf32: tuple[object, ...] = (c._get_cublas_allow_tf32(), c._get_cudnn_allow_tf32())
     else:
@@ -34,6 +34,19 @@ def library_settings() -> tuple[object, ...]:
         c._get_cublas_allow_fp16_reduced_precision_reduction(),
     )
     return (*tf32, *sums, c._get_deterministic_algorithms(), c._get_cudnn_sdp_enabled())
+
+
+def _precision() -> Callable[[str, str], str] | None:
+    """What says how exactly f32 is multiplied; older torch has two flags in its place."""
+    return getattr(torch._C, "_get_fp32_precision_getter", None)
+
+
+def multiplies_in_tf32(device: torch.device) -> bool:
+    """Whether products of f32 on a device may be made in TF32, by torch's setting now and the device's abilities."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    precision = _precision()
+    return torch._C._get_cublas_allow_tf32() if precision is None else precision("cuda", "matmul") == "tf32"
 
 
 def saved_tensors_are_hooked() -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import TYPE_CHECKING, cast
 
+from isthmus import ir
 from isthmus.dialects.kernel import constant
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index
@@ -25,8 +26,8 @@ LONG, ENOUGH = 1024, 0.75
 MOST_BUFFERS = 5
 """Tensors that an epilogue reads and writes, numbers apart: each is a stream of its own beside the product's. An
 optimizer's update of a weight has six; in the epilogue of its gradient it was measured slower on CPUs and GPUs."""
-PIECE = 8
-"""Elements of 16 bits that are copied at once: rows of factors begin at multiples of so many."""
+PIECE_BYTES = 16
+"""What is copied at once: rows of factors begin at multiples of it."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,14 @@ class Ability:
     """Whether long products must have enough tiles for the machine: nobody adds up parts of a sum over k."""
 
     @staticmethod
-    def of(target: str) -> Ability:
-        """Give that of a `cpu` or a `gpu`, whose tensor cores multiply and whose tiles have 128 rows."""
+    def of(target: str, *, tf32: bool = False) -> Ability:
+        """Give that of a `cpu` or a `gpu`, whose tensor cores multiply and whose tiles have 128 rows.
+
+        `tf32`: there they may multiply f32 too, in TF32.
+        """
         if target == "gpu":
-            return Ability(("bf16", "f16"), prologues=False, alone=True, rows_per_sum=ROWS, fills=True)
+            dtypes = ("bf16", "f16", "f32") if tf32 else ("bf16", "f16")
+            return Ability(dtypes, prologues=False, alone=True, rows_per_sum=ROWS, fills=True)
         return Ability(("f32", "f64", "bf16", "f16"), prologues=True, alone=False)
 
     def require(self, draft: Draft, classes: Mapping[int, str], strides: Strides) -> None:
@@ -56,7 +61,8 @@ class Ability:
         if not self.prologues:
             (dot,) = (i for i in draft.instrs if i.kind == "dot")
             for factor, own in zip(dot.args, ("m", "n"), strict=True):
-                _require_pieces(factor, {d for d, c in classes.items() if c in (own, "k")}, strides)
+                own_dims, k_dims = ({d for d, c in classes.items() if c == class_} for class_ in (own, "k"))
+                _require_pieces(factor, own_dims, k_dims, strides)
         _require_few(draft)
         if self.rows_per_sum is not None:
             self._require_parts(draft, classes)
@@ -99,20 +105,25 @@ def _filled(batch: int, m: int, n: int, columns: int) -> float:
     return batch * m * n / (ROWS * columns * PROCESSORS * rounds)
 
 
-def _require_pieces(factor: Instr, dims: set[int], strides: Strides) -> None:
-    """A factor is read as it lies: neighbours along one of its dims, everything else at multiples of 16 bytes."""
+def _require_pieces(factor: Instr, own: set[int], k: set[int], strides: Strides) -> None:
+    """A factor is read as it lies: neighbours along one of its dims, everything else at multiples of 16 bytes.
+
+    f32 has neighbours along k: tensor cores take it no other way.
+    """
     if factor.kind != "load":
         raise Refused("a factor is computed")
     value, index, guarded = cast("tuple[Value, Index, bool]", factor.data)
     position = constant(0)
     for expr, stride in zip(index, strides(value), strict=True):
         position = position + expr * stride
-    if guarded or not position.is_affine() or position.values() or not dims <= position.dims():
+    if guarded or not position.is_affine() or position.values() or not own | k <= position.dims():
         raise Refused("a factor is no plain matrix")
     steps = [c for _, c in position.terms]
-    near = [c for c in steps if c == 1]
-    if len(near) != 1 or any(_factor(c) % PIECE for c in (*steps, position.constant) if c != 1):
+    near, piece = [c for c in steps if c == 1], PIECE_BYTES // ir.itemsize(value.dtype)
+    if len(near) != 1 or any(_factor(c) % piece for c in (*steps, position.constant) if c != 1):
         raise Refused("rows of a factor begin at no multiples of 16 bytes")
+    if value.dtype == "f32" and not any(position.coefficient(d) == 1 for d in k):
+        raise Refused("neighbours of a factor in f32 are not those of the sum")
 
 
 def _factor(dim: Dim) -> int:

@@ -48,6 +48,8 @@ class Policy:
     """Whether those with nothing around them are taken where a kernel of ours is faster."""
     half: bool = True
     """Whether those of 16 bits are taken."""
+    tf32: bool = False
+    """Whether a GPU may multiply f32 in TF32."""
     prices: Prices = CPU
 
     @staticmethod

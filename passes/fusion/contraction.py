@@ -171,7 +171,7 @@ def take_contractions(merger: Merger, fixed: frozenset[Value], policy: Policy, t
 
     `fixed`: the buffers that the caller or other library calls read.
     """
-    trial = _Contractions(merger, fixed, policy, Ability.of(target))
+    trial = _Contractions(merger, fixed, policy, Ability.of(target, tf32=policy.tf32))
     factors = trial.factors() if trial.ability.prologues else []
     for value in factors:
         trial.take_prologue(value)

@@ -14,7 +14,7 @@ After:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from xdsl.context import Context
@@ -53,11 +53,14 @@ class FusePass(ModulePass):
     """`own`: a product is a kernel of ours where its factors or its result then need not go through memory; `large`: of
     large products; `joined`: where that saves more than a kernel of ours loses against the library; `auto`: also a
     product with nothing around it that a kernel of ours makes faster; `library`: none. On a GPU: products of half
-    precision whose rows the copy engine takes, also where nothing is around them."""
+    precision (and by `tf32`) whose rows the copy engine takes, also where nothing is around them."""
 
     half: str = "own"
     """`library`: products of 16 bits never are kernels of ours, where the machine has units for them that only the
     library uses."""
+
+    tf32: bool = False
+    """On a GPU products of f32 may be kernels of ours, too, which multiply in TF32."""
 
     def __post_init__(self) -> None:
         """Check the options; IRError for a word without a meaning."""
@@ -68,7 +71,18 @@ class FusePass(ModulePass):
         for func in ir.functions(op).values():
             prices = Prices.of(func, self.target)
             policy = Policy.of(self.contractions, self.target, half=self.half == "own", prices=prices)
+            if policy is not None and self.tf32:
+                policy = replace(policy, tf32=True)
             fuse_function(func, self.target, policy=policy)
+            if self.tf32:
+                _allow_tf32(func)
+
+
+def _allow_tf32(func: FuncOp) -> None:
+    """Write on the products of f32 that 10 bits of mantissa are enough."""
+    for op in func.walk():
+        if isinstance(op, kernel.DotOp) and ir.dtype_of(op.y) == "f32":
+            op.properties["precision"] = Literal.of("tf32")
 
 
 def fuse_function(func: FuncOp, target: str = "cpu", *, policy: Policy | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import pytest
 import torch
@@ -88,3 +88,48 @@ def test_buffers_at_odd_addresses() -> None:
     found = compiled(lambda a, b: a @ b)(a, b)
     assert isinstance(found, Tensor)
     close(found, a.double() @ b.double())
+
+
+@pytest.fixture
+def tf32() -> Generator[None]:
+    """Products of f32 in TF32, as torch's setting allows."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("tf32")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("m,n,k", [(128, 64, 64), (1000, 1096, 328), (4096, 768, 2304), (264, 40, 8200), (77, 130, 33)])
+def test_tf32_is_as_exact_as_the_librarys(m: int, n: int, k: int, layout: str) -> None:
+    a = normal(*((m, k) if layout[0] == "N" else (k, m)), dtype=torch.float32)
+    b = normal(*((k, n) if layout[1] == "N" else (n, k)), dtype=torch.float32)
+    product = LAYOUTS[layout]
+    exact, eager = product(a.double(), b.double()), product(a, b)
+    found = compiled(product)(a, b)
+    assert isinstance(found, Tensor)
+    allowed = max(float((eager - exact).norm()), 3e-4 * float(exact.norm()))  # small ones the library multiplies in f32
+    assert float((found - exact).norm()) <= 1.1 * allowed
+
+
+@pytest.mark.usefixtures("tf32")
+def test_tf32_with_an_epilogue_and_its_gradients_follow_the_setting() -> None:
+    def function(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.gelu(F.linear(x, w, b))
+
+    given = [normal(1024, 512, dtype=torch.float32), normal(768, 512, dtype=torch.float32), normal(768).float()]
+    run = compiled(function)
+
+    def errors() -> list[float]:
+        results: list[list[Tensor]] = []
+        for f, dtype in ((run, torch.float32), (function, torch.float64)):
+            leaves = [t.to(dtype).requires_grad_() for t in given]
+            y = f(*leaves)
+            assert isinstance(y, Tensor)
+            results.append([y.detach(), *torch.autograd.grad(y.sum(), leaves)])
+        return [float((a - b).norm() / b.norm()) for a, b in zip(*results, strict=True)]
+
+    assert all(1e-5 < e < 1e-3 for e in errors()[:3])
+    torch.set_float32_matmul_precision("highest")
+    assert all(e < 2e-6 for e in errors())

@@ -29,6 +29,7 @@ from isthmus.runtime import cache, cpu
 from isthmus.runtime.build import digest_of_files, source_files, store, stored
 from isthmus.runtime.convention import Convention, Executable
 from isthmus.runtime.layout import native_facts
+from isthmus.runtime.torch_private import multiplies_in_tf32
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ def _of_device(device: torch.device) -> tuple[str, ...]:
     """What decides about a GPU's code beside its kernels' own keys."""
     if device.type != "cuda":
         return ()
-    return (torch.cuda.get_device_name(device), str(torch.backends.cuda.cudnn_sdp_enabled()))
+    settings = torch.backends.cuda.cudnn_sdp_enabled(), multiplies_in_tf32(device)
+    return (torch.cuda.get_device_name(device), *map(str, settings))
 
 
 def _is_torchs_own(module: ModuleOp) -> bool:

@@ -64,6 +64,8 @@ class Lowering:
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     """Where the program runs."""
+    tf32: bool = False
+    """Whether products of f32 may be made in TF32 there, when the program was captured (whose guards watch it)."""
     fallbacks: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict[str, tuple[tuple[str, str], ...]])
     """Function name -> what of it is no machine code of ours: name and reason (programs of a GPU)."""
 
@@ -188,7 +190,8 @@ class Lowering:
             module = self.start(module)
             self.record.restart()
             on_cpu = self.device.type == "cpu"
-            pipeline = (cpu_kernels if on_cpu else gpu_kernels)(self.options.contractions)
+            contractions = self.options.contractions
+            pipeline = cpu_kernels(contractions) if on_cpu else gpu_kernels(contractions, tf32=self.tf32)
             pipeline = tuple(found for text in pipeline for found in self._in_pieces(text))
             for text in map(for_host, pipeline):
                 self.run(module, text, "kernels" if text == pipeline[-1] else None)

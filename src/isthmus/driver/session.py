@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from isthmus import ir
 from isthmus.dialects import aten, prim
 from isthmus.dialects.signature import Signature
+from isthmus.driver import price_list
 from isthmus.driver.artifacts import Record, log
 from isthmus.driver.conventions import convention_of
 from isthmus.driver.derivatives import LibraryCalls
@@ -28,6 +29,7 @@ from isthmus.runtime.autograd import TapeNode
 from isthmus.runtime.boundary import CompiledFunction
 from isthmus.runtime.convention import Executable
 from isthmus.runtime.interpret import interpreted
+from isthmus.runtime.torch_private import multiplies_in_tf32
 from isthmus.sizes import Size
 
 _COMPILED: list[int] = [0]
@@ -70,9 +72,13 @@ class Session:
     def compile_captured(self, captured: Captured) -> Compiled:
         """Lower a captured program down to the first call; the backward waits for its first use."""
         record = Record(captured.name)
+        if captured.device.type == "cpu":
+            price_list.chosen(self.options.prices).attach(ir.function(captured.module, "main"))
         hints = captured_hints(captured.module)
         library = LibraryCalls(self.options, hints, str(captured.device))
-        lowering = Lowering(self.options, record, library, hints=hints, device=captured.device)
+        device = captured.device
+        tf32 = multiplies_in_tf32(device)
+        lowering = Lowering(self.options, record, library, hints=hints, device=device, tf32=tf32)
         program = Program(captured, lowering)
         self.programs.append(program)
         _COMPILED[0] += 1
