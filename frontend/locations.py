@@ -50,6 +50,12 @@ def from_frames(frame: FrameType | None) -> SourceLocation | None:
     return None
 
 
+def of_function(function: object) -> SourceLocation | None:
+    """Give where a Python function begins, None for other callables."""
+    code = getattr(function, "__code__", None)
+    return None if code is None else SourceLocation(code.co_filename, code.co_firstlineno)
+
+
 @lru_cache(maxsize=4096)
 def _place(code: CodeType, instruction: int) -> SourceLocation:
     line, _, column, _ = next(islice(code.co_positions(), instruction // 2, None))

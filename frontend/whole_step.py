@@ -12,6 +12,7 @@ from torch._higher_order_ops.scan import scan_op
 from torch.utils import _pytree as pytree
 
 from isthmus.diagnostics import UnsupportedError
+from isthmus.frontend.locations import of_function
 from isthmus.frontend.optimizers import Rule
 from isthmus.frontend.repeats import Repeats
 
@@ -121,12 +122,20 @@ class WholeStep:
         loss = results[0] if isinstance(results, tuple | list) else results
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise UnsupportedError(
-                "the loss function must return one number that depends on a parameter, or a tuple that begins with it",
+                f"the loss function gave {_described(loss)}, not one number that depends on a parameter",
                 op="train_step",
+                location=of_function(self.__wrapped__),
                 cure="return loss, or (loss, anything else), and see that some parameter requires a gradient",
             )
         wanted = [m.param for m in self.members]
         grads = torch.autograd.grad(loss.sum(), wanted, allow_unused=True)
+        if all(g is None for g in grads):
+            raise UnsupportedError(
+                "the loss depends on no parameter that the optimizer has",
+                op="train_step",
+                location=of_function(self.__wrapped__),
+                cure="make the optimizer of this model's parameters: Optimizer(model.parameters(), ...)",
+            )
         return pytree.tree_map_only(Tensor, torch.Tensor.detach, results), list(grads)
 
     # ---- Clipping
@@ -162,6 +171,12 @@ class WholeStep:
             own, given = shared[member.kind], (kind.settings, shared[member.kind], member.param, grad, state)
             tensors = [member.param, grad, *state.values()]
             repeats.run(lambda given=given: self.rule.update(*given), tensors, own, (member.kind, *state))
+
+
+def _described(loss: object) -> str:
+    if not isinstance(loss, Tensor):
+        return "nothing" if loss is None else f"a value of type {type(loss).__name__}"
+    return f"a tensor of shape {list(loss.shape)}{'' if loss.requires_grad else ' without a gradient'}"
 
 
 def _pieces(whole: Tensor, n: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,8 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Load what is asked for: the text tools need neither torch nor LLVM."""
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'isthmus' has no attribute {name!r}")
+        message = f"module 'isthmus' has no attribute {name!r}"
+        raise AttributeError(message, name=name, obj=sys.modules[__name__])  # Python says which was meant
     return getattr(import_module(_PUBLIC[name]), name)
 
 

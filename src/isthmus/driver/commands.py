@@ -1,8 +1,9 @@
-"""`isthmus trace` prints a program at a stage, `explain` what happened to it, `modes` a table, `cache` what is kept."""
+"""`isthmus trace` prints a program at a stage, `explain` what happened to it; the others keep house (`--help`)."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
@@ -32,6 +33,7 @@ STAGES = ("graph", "functional", "prim", "joint", "forward", "backward", "kernel
 def run(argv: Sequence[str]) -> int:
     """Run one command; 0 when it went well, 1 after a message on stderr."""
     arguments = _parser().parse_args(argv)
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # the error itself says it, too
     try:
         return cast(int, arguments.command(arguments))
     except CompileError as error:
@@ -60,6 +62,10 @@ def _parser() -> argparse.ArgumentParser:
     kept = commands.add_parser("cache", help="show or clear what is kept on disk", description=_CACHE)
     kept.add_argument("--clear", action="store_true", help="remove every entry")
     kept.set_defaults(command=_cache)
+    calibrate = commands.add_parser("calibrate", help="measure this machine, compile by that", description=_CALIBRATE)
+    calibrate.add_argument("--dry-run", action="store_true", help="print only: nothing is kept")
+    calibrate.add_argument("--forget", action="store_true", help="remove what was measured: the defaults hold again")
+    calibrate.set_defaults(command=_calibrate)
     for command in (trace, explain):
         command.add_argument(
             "program",
@@ -120,6 +126,23 @@ def _modes(arguments: argparse.Namespace) -> int:
     return 0
 
 
+_CALIBRATE = """Measure what moving, computing, launching and calling cost on this machine (some ten seconds; leave it
+alone meanwhile) and keep the list of prices in the cache's folder. Programs for a CPU are compiled by it from then on:
+what is fused, recomputed, cut for threads, and which products the library makes. ISTHMUS_PRICES=default, or the option
+prices="default", ignores it; `isthmus explain` prints the prices that differ from the defaults."""
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    from isthmus.driver import price_list
+    from isthmus.driver.calibrate import calibrate
+
+    if arguments.forget:
+        print("the defaults hold again" if price_list.forget() else "nothing was measured on this machine")
+    else:
+        calibrate(Console(), keep=not arguments.dry_run)
+    return 0
+
+
 def _program(arguments: argparse.Namespace) -> tuple[Callable[..., object], list[Tensor]]:
     program, inputs = load(arguments.program), make_inputs(arguments.inputs, arguments.seed)
     check_inputs(program, inputs)
@@ -142,12 +165,13 @@ def _trace(arguments: argparse.Namespace) -> int:
         raise ValueError(f"nothing of {arguments.program} was captured: it computes with no tensor{''.join(reasons)}")
     if backend == "native":
         _backward(outputs)  # its kernels are made when it is called
+    texts: list[str] = []
     for program in session.programs:
         found = _at_stage(program, arguments.stage)
         if not found:
             raise ValueError(f"{program.captured.name} has no stage {arguments.stage}: nothing asks for a gradient")
-        for module in found:
-            sys.stdout.write(module_text(module))
+        texts += map(module_text, found)
+    sys.stdout.write("// -----\n".join(texts))  # isthmus-opt --split-input-file reads several
     return 0
 
 

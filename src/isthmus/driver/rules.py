@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, cast
@@ -122,8 +123,8 @@ def register_rewrite(
     compute, whoever wrote it, so that pattern and replacement need no gradient. Both are decomposed into primitives as
     programs are; where operands are broadcast, `examples` must be so too.
 
-    CompileError where the pattern is not made of operators alone or gives more than one tensor; ValueError on another
-    stage.
+    CompileError where the pattern is not made of operators alone or gives more than one tensor, or the replacement
+    takes other arguments; ValueError on another stage.
     """
     if stage not in STAGES:
         raise ValueError(f"stage={stage!r} is none of {', '.join(map(repr, STAGES))}")
@@ -132,12 +133,28 @@ def register_rewrite(
     code = getattr(pattern, "__code__", None)
     count = code.co_argcount if code is not None else 0
     given = list(examples) if examples is not None else [torch.empty(4, 4, device="meta") for _ in range(count)]
+    _require_as_many(replacement, count, pattern)
     with Blamed(Rule("rewrite", title, pattern)):
         module = tracing.trace_function(pattern, [tracing.tensor_type(t) for t in given], hints={}, as_pattern=True)
         assert module is not None
         rule.pattern = Pattern(_functional(module))
         _ = rule.pattern.root  # its form is checked
     return _enter(rule)
+
+
+def _require_as_many(replacement: Callable[..., object], count: int, pattern: object) -> None:
+    try:
+        signature = inspect.signature(replacement)
+    except ValueError:  # a builtin's may be unknown
+        return
+    try:
+        signature.bind(*range(count))
+    except TypeError as error:
+        raise CompileError(
+            f"the replacement {place_of(replacement)} does not take the {count} arguments of the pattern: {error}",
+            op="register_rewrite",
+            cure=f"give it the parameters of {place_of(pattern)}",
+        ) from None
 
 
 class Blamed:

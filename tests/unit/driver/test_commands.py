@@ -38,6 +38,15 @@ def test_every_stage_can_be_printed(stage: str, shown: str, tmp_path: Path, caps
     assert shown in capsys.readouterr().out
 
 
+def test_several_programs_are_separated_as_isthmus_opt_reads_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("def f(x):\n    return x if x.sum() > 0 else x * 2\n")
+    assert commands.run(["trace", f"{path}:f", "3x4xf64"]) == 0
+    assert len(capsys.readouterr().out.split("\n// -----\n")) == 2
+
+
 MISTAKES = """
 import torch
 from torch import nn

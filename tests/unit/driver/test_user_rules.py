@@ -148,6 +148,12 @@ def test_the_rewrites_artifact(monkeypatch, capsys):
 
 
 @pytest.mark.row("X5")
+def test_a_replacement_with_other_arguments_is_refused_at_once():
+    with pytest.raises(isthmus.CompileError, match="does not take the 1 arguments of the pattern") as caught:
+        isthmus.register_rewrite(lambda a: a.sin(), lambda a, b: a)
+    assert "test_user_rules.py" in str(caught.value)
+
+
 def test_errors_name_the_rule_and_its_place():
     def wrong(x, y, z):
         return (x * y + z).sum()
