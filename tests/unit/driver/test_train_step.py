@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from copy import deepcopy
 
 import pytest
@@ -12,78 +11,16 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 import isthmus
-from isthmus.driver.train_step import TrainStep
-
-Make = Callable[[Iterable[Tensor]], Optimizer]
-
-OPTIMIZERS: dict[str, Make] = {
-    "sgd": lambda p: SGD(p, 0.1),
-    "sgd momentum": lambda p: SGD(p, 0.05, momentum=0.9),
-    "sgd dampening": lambda p: SGD(p, 0.05, momentum=0.9, dampening=0.3),
-    "sgd nesterov": lambda p: SGD(p, 0.05, momentum=0.9, nesterov=True),
-    "sgd decay": lambda p: SGD(p, 0.05, momentum=0.5, weight_decay=0.1),
-    "sgd maximize": lambda p: SGD(p, 1e-4, maximize=True),
-    "adam": lambda p: Adam(p, 0.01),
-    "adam decay": lambda p: Adam(p, 0.01, weight_decay=0.1, betas=(0.8, 0.95), eps=1e-5),
-    "adam amsgrad": lambda p: Adam(p, 0.01, amsgrad=True),
-    "adam maximize": lambda p: Adam(p, 1e-4, maximize=True),
-    "adamw": lambda p: AdamW(p, 0.01, weight_decay=0.1),
-    "adamw amsgrad": lambda p: AdamW(p, 0.01, amsgrad=True),
-}
-
-
-def make_model(dtype: torch.dtype = torch.float64) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).to(dtype)
-
-
-def mse(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.mse_loss(model(x), y)
-
-
-def batches(count: int, dtype: torch.dtype = torch.float64, size: int = 8) -> list[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(7)
-    made = []
-    for _ in range(count):
-        x = torch.randn(size, 6, generator=generator, dtype=torch.float64)
-        made.append((x.to(dtype), x[:, :3].sin().to(dtype)))
-    return made
-
-
-def eager_step(
-    model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, loss_fn: Callable[..., Tensor] = mse
-) -> Tensor:
-    optimizer.zero_grad()
-    loss = loss_fn(model, x, y)
-    loss.backward()
-    optimizer.step()
-    return loss.detach()
-
-
-def assert_same(a: nn.Module, b: nn.Module, dtype: torch.dtype = torch.float64) -> None:
-    tolerance = 1e-9 if dtype == torch.float64 else 2e-4
-    for (name, p), q in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
-        torch.testing.assert_close(p, q, rtol=tolerance, atol=tolerance, msg=lambda m, name=name: f"{name}: {m}")
-
-
-def assert_same_state(a: Optimizer, b: Optimizer, dtype: torch.dtype = torch.float64) -> None:
-    tolerance = 1e-9 if dtype == torch.float64 else 2e-4
-    left, right = a.state_dict(), b.state_dict()
-    assert left["param_groups"] == right["param_groups"]
-    assert list(left["state"]) == list(right["state"])
-    for index, entry in left["state"].items():
-        other = right["state"][index]
-        assert list(entry) == list(other)
-        for name, value in entry.items():
-            if value is None:
-                assert other[name] is None
-                continue
-            assert value.dtype == other[name].dtype and value.shape == other[name].shape
-            torch.testing.assert_close(value, other[name], rtol=tolerance, atol=tolerance)
-
-
-def program_count(step: TrainStep) -> int:
-    return len(step.session.programs)
+from tests.unit.driver.whole_steps import (
+    OPTIMIZERS,
+    assert_same,
+    assert_same_state,
+    batches,
+    eager_step,
+    make_model,
+    mse,
+    program_count,
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["f64", "f32"])
@@ -410,72 +347,6 @@ def test_a_loss_may_read_parameters_without_the_model() -> None:
     assert_same(eager, compiled)
 
 
-def test_another_batch_size_is_another_program_at_most_twice() -> None:
-    eager, compiled = make_model(), make_model()
-    theirs, ours = Adam(eager.parameters(), 0.01), Adam(compiled.parameters(), 0.01)
-    step = isthmus.train_step(compiled, mse, ours)
-    for size in (8, 8, 5, 7, 8, 3):
-        x, y = batches(1, size=size)[0]
-        eager_step(eager, theirs, x, y)
-        step(x, y)
-    assert program_count(step) == 2
-    assert_same(eager, compiled)
-    assert_same_state(theirs, ours)
-
-
-def test_what_has_no_compiled_step_is_refused_with_a_cure() -> None:
-    model = make_model()
-    with pytest.raises(isthmus.UnsupportedError, match="LBFGS has no compiled form"):
-        isthmus.train_step(model, mse, torch.optim.LBFGS(model.parameters()))
-    with pytest.raises(isthmus.UnsupportedError, match="differentiable"):
-        isthmus.train_step(model, mse, SGD(model.parameters(), 0.1, differentiable=True))
-    with pytest.raises(ValueError, match="micro_batches"):
-        isthmus.train_step(model, mse, SGD(model.parameters(), 0.1), micro_batches=0)
-    x, y = batches(1)[0]
-    with pytest.raises(isthmus.UnsupportedError, match="one number"):
-        isthmus.train_step(model, lambda m, x, y: m(x), SGD(model.parameters(), 0.1))(x, y)
-    step = isthmus.train_step(model, mse, SGD(model.parameters(), 0.1))
-    handle = model.get_parameter("0.weight").register_hook(lambda g: g * 2)
-    with pytest.raises(isthmus.UnsupportedError, match="hooks on parameters"):
-        step(x, y)
-    handle.remove()
-    step(x, y)
-    handle = model.get_parameter("0.weight").register_hook(lambda g: g * 2)
-    with pytest.raises(isthmus.UnsupportedError, match="hooks on parameters"):
-        step(x, y)
-    handle.remove()
-
-
-def test_sparse_gradients_are_refused() -> None:
-    model = nn.Embedding(10, 4, sparse=True)
-    step = isthmus.train_step(model, lambda m, i: m(i).sum(), SGD(model.parameters(), 0.1))
-    with pytest.raises(isthmus.UnsupportedError, match="sparse"):
-        step(torch.tensor([1, 2]))
-
-
-def test_an_index_out_of_range_leaves_the_parameters_as_they_were() -> None:
-    model = nn.Embedding(10, 4)
-    before = model.weight.detach().clone()
-    step = isthmus.train_step(model, lambda m, i: m(i).sum(), SGD(model.parameters(), 0.1, momentum=0.9))
-    with pytest.raises(IndexError):
-        step(torch.tensor([1, 12]))
-    assert torch.equal(model.weight.detach(), before)
-
-
-def test_a_closure_value_of_the_loss_function_is_guarded() -> None:
-    scale = 1.0
-
-    def loss_fn(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return scale * mse(model, x, y)
-
-    model = make_model()
-    step = isthmus.train_step(model, loss_fn, SGD(model.parameters(), 0.0))
-    x, y = batches(1)[0]
-    first = step(x, y)
-    scale = 3.0
-    torch.testing.assert_close(step(x, y), 3 * first)
-
-
 def test_gradients_are_kept_where_asked_for_as_they_were_applied() -> None:
     mine, theirs = make_model(), make_model()
     unused = nn.Parameter(torch.ones(3, dtype=torch.float64))
@@ -501,24 +372,3 @@ def test_gradients_are_kept_where_asked_for_as_they_were_applied() -> None:
     step(*batches(1)[0])
     assert all(p.grad is g for p, g in zip(mine.parameters(), kept, strict=True))
     assert_same(mine, theirs)
-
-
-@pytest.mark.parametrize("change", ["list of betas", "tensor as learning rate"])
-def test_numbers_that_change_in_place_are_read_at_every_step(change: str) -> None:
-    mine, theirs = make_model(), make_model()
-    optimizers = []
-    for model in (mine, theirs):
-        rate = torch.tensor(0.01, dtype=torch.float64) if change == "tensor as learning rate" else 0.01
-        optimizers.append(AdamW(model.parameters(), rate, foreach=False))
-        optimizers[-1].param_groups[0]["betas"] = [0.9, 0.999] if change == "list of betas" else (0.9, 0.999)
-    step = isthmus.train_step(mine, mse, optimizers[0])
-    for k, (x, y) in enumerate(batches(4)):
-        for optimizer in optimizers:
-            group = optimizer.param_groups[0]
-            if change == "list of betas":
-                group["betas"][0] = 0.9 - 0.1 * k
-            else:
-                group["lr"].fill_(0.01 * (k + 1))
-        step(x, y)
-        eager_step(theirs, optimizers[1], x, y)
-        assert_same(mine, theirs)
