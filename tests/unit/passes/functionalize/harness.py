@@ -231,3 +231,8 @@ def check_program(
             raise
         return "values agree"
     return "agrees"
+
+
+def tensor(*shape: int, grad: bool = True) -> Tensor:
+    """Give random numbers in double precision."""
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=grad)
