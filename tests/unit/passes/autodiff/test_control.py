@@ -21,7 +21,7 @@ from isthmus.passes.autodiff.rules.scan import make_scan
 from isthmus.passes.autodiff.table import Fallbacks, Needs
 from isthmus.runtime.interpret import run
 from tests.unit.passes.autodiff.oracle import check_orders, joint_of, program, types_of
-from tests.unit.passes.autodiff.samples import F64, numbers
+from tests.unit.passes.autodiff.sample import F64, numbers
 
 
 def cond(e: Emitter, p: SSAValue, xs: Sequence[SSAValue], branches: Sequence[object]) -> Sequence[SSAValue]:

@@ -13,7 +13,8 @@ from isthmus.dialects import prim
 from isthmus.passes.autodiff.differentiate import differentiate
 from isthmus.runtime.interpret import run
 from tests.unit.passes.autodiff.oracle import FALLBACKS, Build, program, types_of
-from tests.unit.passes.autodiff.samples import BINARY, F64, UNARY, numbers
+from tests.unit.passes.autodiff.sample import F64, numbers
+from tests.unit.passes.autodiff.samples import BINARY, UNARY
 
 SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, 2.0, -2.5, math.inf, -math.inf, math.nan], dtype=F64)
 

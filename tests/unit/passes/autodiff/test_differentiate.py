@@ -18,7 +18,7 @@ from isthmus.passes.autodiff.differentiate import differentiate
 from isthmus.passes.simplify.dce import erase_dead
 from isthmus.runtime.interpret import run
 from tests.unit.passes.autodiff.oracle import FALLBACKS, check_orders, joint_of, program, verified
-from tests.unit.passes.autodiff.samples import F64, numbers
+from tests.unit.passes.autodiff.sample import F64, numbers
 
 VECTOR, SQUARE, NUMBER = ir.tensor((4,), "f64"), ir.tensor((4, 4), "f64"), ir.tensor((), "f64")
 

@@ -18,7 +18,7 @@ from isthmus.passes.autodiff.end_differentiation import end_differentiation
 from isthmus.passes.pipelines import parse_pass
 from isthmus.runtime.interpret import run
 from tests.unit.passes.autodiff.oracle import FALLBACKS, joint_of, verified
-from tests.unit.passes.autodiff.samples import F64, numbers
+from tests.unit.passes.autodiff.sample import F64, numbers
 
 
 def module(text: str) -> ModuleOp:

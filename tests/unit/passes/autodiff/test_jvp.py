@@ -17,7 +17,8 @@ from isthmus.passes.autodiff.jvp import jvp
 from isthmus.passes.autodiff.table import PULLBACKS
 from isthmus.runtime.interpret import run
 from tests.unit.passes.autodiff.oracle import FALLBACKS, interpreted, joint_of, program, types_of, verified
-from tests.unit.passes.autodiff.samples import SAMPLES, Sample, numbers
+from tests.unit.passes.autodiff.sample import Sample, numbers
+from tests.unit.passes.autodiff.samples import SAMPLES
 
 
 def double_backward(

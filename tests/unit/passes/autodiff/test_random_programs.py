@@ -18,7 +18,7 @@ from isthmus.passes.simplify.form_fma import form_fma
 from isthmus.passes.simplify.simplify import simplify
 from isthmus.runtime.interpret import run
 from tests.unit.passes.autodiff.oracle import FALLBACKS, check_orders, joint_of, program, types_of, verified
-from tests.unit.passes.autodiff.samples import numbers
+from tests.unit.passes.autodiff.sample import numbers
 
 SMOOTH = (prim.SinOp, prim.CosOp, prim.TanhOp, prim.LogisticOp, prim.NegOp, prim.ErfOp, prim.AtanOp, prim.AsinhOp)
 JOINING = (prim.AddOp, prim.SubOp, prim.MulOp)

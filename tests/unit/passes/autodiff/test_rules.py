@@ -10,7 +10,8 @@ from isthmus.dialects.prim import PRIM_OPS
 from isthmus.passes import elementary_form
 from isthmus.passes.autodiff import table
 from tests.unit.passes.autodiff.oracle import check_orders
-from tests.unit.passes.autodiff.samples import SAMPLES, Sample
+from tests.unit.passes.autodiff.sample import Sample
+from tests.unit.passes.autodiff.samples import SAMPLES
 
 CONTROL = {prim.CondOp, prim.WhileOp, prim.ScanOp, prim.OpaqueOp}
 """Shown in tests of their own."""

@@ -11,7 +11,7 @@ from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim import Emitter
 from isthmus.ir import Literal
-from tests.unit.passes.autodiff.samples import Sample, numbers
+from tests.unit.passes.autodiff.sample import Sample, numbers
 
 Body = Callable[..., Sequence[SSAValue]]
 

@@ -18,7 +18,8 @@ from isthmus.ir import Literal
 from isthmus.passes.vectorize.table import LOOPED, rule_of
 from isthmus.passes.vectorize.vectorize import VectorizePass
 from tests.unit.passes.autodiff.oracle import Build, cotangents, interpreted, joint_of, program, types_of, verified
-from tests.unit.passes.autodiff.samples import SAMPLES, Sample
+from tests.unit.passes.autodiff.sample import Sample
+from tests.unit.passes.autodiff.samples import SAMPLES
 from tests.unit.passes.vectorize.samples import MORE_SAMPLES
 
 SIZE = 3
