@@ -10,55 +10,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import isthmus
-
-nan, inf = float("nan"), float("inf")
-EDGES = [nan, inf, -inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 3.0, -3.0, 1e-40, -1e-40, 1e30, -1e30]
-INTEGERS = {
-    torch.int64: [0, 1, -1, 2, -2, 3, -3, 7, -7, 2**62, -(2**62), 2**63 - 1, -(2**63), 100, -100, 255, 63],
-    torch.int32: [0, 1, -1, 2, -2, 3, -3, 7, -7, 2**30, -(2**30), 2**31 - 1, -(2**31), 100, -100, 255, 31],
-    torch.int16: [0, 1, -1, 2, -2, 3, -3, 7, -7, 2**14, -(2**14), 2**15 - 1, -(2**15), 100, -100, 255, 15],
-    torch.int8: [0, 1, -1, 2, -2, 3, -3, 7, -7, 64, -64, 127, -128, 100, -100, 31, 15],
-    torch.uint8: [0, 1, 2, 3, 7, 15, 31, 63, 64, 100, 127, 128, 129, 200, 254, 255],
-}
-FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-Table = dict[str, Callable[..., Tensor]]
+from tests.boundary.numeric_tables import (
+    BINARY,
+    EDGES,
+    FLOATS,
+    REMAINDERS,
+    Table,
+    check,
+    inf,
+    nan,
+    pairs,
+)
 
 
 @pytest.fixture(autouse=True)
 def fresh():
     isthmus.reset()
-
-
-def same_bits(got: Tensor, want: Tensor) -> bool:
-    """Equal dtype, shape and elements: NaN equals NaN, 0 does not equal -0."""
-    if got.dtype != want.dtype or got.shape != want.shape:
-        return False
-    if not got.is_floating_point():
-        return torch.equal(got, want)
-    both = got.isnan() & want.isnan()
-    return bool((both | ((got == want) & (torch.signbit(got) == torch.signbit(want)))).all())
-
-
-def check(table: Table, *arguments: Tensor, tolerance: float = 0.0) -> None:
-    """Compile all of a table as one program and compare each result with eager's."""
-    functions = list(table.values())
-    compiled = isthmus.compile(lambda *a: tuple(f(*a) for f in functions), fullgraph=True)
-    got = compiled(*arguments)
-    assert isthmus.last_call_native()
-    wrong: list[str] = []
-    for (name, function), mine in zip(table.items(), got, strict=True):
-        want = function(*arguments)
-        if same_bits(mine, want):
-            continue
-        if tolerance and torch.allclose(mine, want, rtol=tolerance, atol=1e-38, equal_nan=True):
-            continue
-        wrong.append(f"{name}: {mine.dtype} {mine.tolist()}\n  eager {want.dtype} {want.tolist()}")
-    assert not wrong, "\n".join(wrong)
-
-
-def pairs(values: list[float] | list[int], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    one = torch.tensor(values, dtype=dtype)
-    return one.repeat_interleave(len(values)), one.repeat(len(values))
 
 
 UNARY: Table = {
@@ -134,38 +101,11 @@ ROUNDED: Table = {
     "log2": torch.log2,
     "exp2": torch.exp2,
 }
-
-BINARY: Table = {
-    "add": torch.add,
-    "sub": torch.sub,
-    "mul": torch.mul,
-    "div": torch.div,
-    "div floor": lambda a, b: torch.div(a, b, rounding_mode="floor"),
-    "div trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
-    "floor_divide": torch.floor_divide,
-    "maximum": torch.maximum,
-    "minimum": torch.minimum,
-    "fmax": lambda a, b: torch.fmax(a, b) + 0.0,  # of 0 and -0 eager gives either
-    "fmin": lambda a, b: torch.fmin(a, b) + 0.0,
-    "eq": torch.eq,
-    "ne": torch.ne,
-    "lt": torch.lt,
-    "le": torch.le,
-    "gt": torch.gt,
-    "ge": torch.ge,
-    "copysign": torch.copysign,
-    "logical_and": torch.logical_and,
-    "logical_xor": torch.logical_xor,
-    "where": lambda a, b: torch.where(a < b, a, b),
-    "clamp": lambda a, b: a.clamp(min=b) + 0.0,
-    "lerp": lambda a, b: torch.lerp(a, b, 0.25),
-}
 BINARY_ROUNDED: Table = {
     "hypot": torch.hypot,
     "xlogy": torch.xlogy,
     "xlog1py": torch.special.xlog1py,
 }
-REMAINDERS: Table = {"remainder": torch.remainder, "fmod": torch.fmod}
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -225,114 +165,6 @@ def test_remainders(dtype: torch.dtype):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_powers(dtype: torch.dtype):
     check({"pow": torch.pow}, *pairs(EDGES, dtype), tolerance=1e-12 if dtype is torch.float64 else 1e-2)
-
-
-WHOLE: Table = {
-    **{
-        n: BINARY[n]
-        for n in ("add", "sub", "mul", "div", "maximum", "minimum", "fmax", "eq", "lt", "ge", "logical_xor")
-    },
-    "where": BINARY["where"],
-    "and": torch.bitwise_and,
-    "or": torch.bitwise_or,
-    "xor": torch.bitwise_xor,
-}
-WHOLE_UNARY: Table = {
-    "neg": lambda x: -x,
-    "abs": torch.abs,
-    "sign": torch.sign,
-    "square": torch.square,
-    "not": torch.bitwise_not,
-    "relu": torch.relu,
-    "floor": torch.floor,
-    "round": torch.round,
-    "clamp": lambda x: x.clamp(1, 3),
-    "cumsum": lambda x: x.cumsum(0),
-    "cumprod": lambda x: x.cumprod(0),
-    "sum": lambda x: x.sum(),
-    "sum in its dtype": lambda x: x.sum(dtype=x.dtype),
-    "prod": lambda x: x.prod(),
-    "amax": lambda x: x.amax(),
-    "argmin": lambda x: x.argmin(),
-    "pow 3": lambda x: x**3,
-    "times 1.5": lambda x: x * 1.5,
-    "plus true": lambda x: x + True,
-    "shift left": lambda x: x << 2,
-    "shift right": lambda x: x >> 1,
-    "to float": lambda x: x.float(),
-    "to bf16": lambda x: x.bfloat16(),
-    "to int8": lambda x: x.to(torch.int8),
-    "to uint8": lambda x: x.to(torch.uint8),
-    "to int32": lambda x: x.to(torch.int32),
-    "to bool": lambda x: x.bool(),
-    "// 3": lambda x: x // 3,
-    "% 3": lambda x: x % 3,
-    "fmod 3": lambda x: torch.fmod(x, 3),
-    "trunc 3": lambda x: torch.div(x, 3, rounding_mode="trunc"),
-    "/ 3": lambda x: x / 3,
-}
-
-
-@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-def test_two_integers(dtype: torch.dtype):
-    check(WHOLE, *pairs(INTEGERS[dtype], dtype))
-
-
-@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-def test_one_integer(dtype: torch.dtype):
-    check(WHOLE_UNARY, torch.tensor(INTEGERS[dtype], dtype=dtype))
-
-
-@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-def test_integer_divisions(dtype: torch.dtype):
-    """Not by 0 (an error), and not the lowest number by -1, which eager leaves to the machine."""
-    a, b = pairs(INTEGERS[dtype], dtype)
-    keep = (b != 0) & ~((b == -1) & (a == torch.iinfo(dtype).min))
-    division = {n: BINARY[n] for n in ("div", "div floor", "div trunc", "floor_divide")}
-    check(division | REMAINDERS, a[keep], b[keep])
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
-@pytest.mark.parametrize("mode", ["floor", "trunc"])
-def test_a_division_by_zero_is_an_error(dtype: torch.dtype, mode: str):
-    compiled = isthmus.compile(lambda a, b: torch.div(a, b, rounding_mode=mode))
-    with pytest.raises(RuntimeError, match=r"(?i)zero"):
-        compiled(torch.tensor([1, 2], dtype=dtype), torch.tensor([1, 0], dtype=dtype))
-
-
-@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-def test_shifts(dtype: torch.dtype):
-    bits = torch.iinfo(dtype).bits
-    a = torch.tensor(INTEGERS[dtype], dtype=dtype).repeat_interleave(5)
-    b = torch.tensor([0, 1, 3, bits - 1, bits - 2], dtype=dtype).repeat(len(INTEGERS[dtype]))
-    check({"left": torch.bitwise_left_shift, "right": torch.bitwise_right_shift}, a, b)
-
-
-def test_booleans():
-    a, b = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
-    table: Table = {
-        "add": torch.add,
-        "mul": torch.mul,
-        "and": lambda a, b: a & b,
-        "or": lambda a, b: a | b,
-        "xor": lambda a, b: a ^ b,
-        "not": lambda a, b: ~a,
-        "lt": torch.lt,
-        "maximum": torch.maximum,
-        "sum": lambda a, b: a.sum(),
-        "cumsum": lambda a, b: a.cumsum(0),
-        "div": torch.div,
-        "plus 1": lambda a, b: a + 1,
-        "plus 0.5": lambda a, b: a + 0.5,
-        "times float": lambda a, b: a * b.float(),
-        "mean": lambda a, b: a.float().mean(),
-        "any": lambda a, b: a.any(),
-        "prod": lambda a, b: a.prod(),
-        "pow": lambda a, b: a.int() ** 2,
-        "argmax": lambda a, b: a.int().argmax(),
-        "to uint8": lambda a, b: a.to(torch.uint8) - b.to(torch.uint8),
-    }
-    check(table, a, b)
 
 
 KINDS = (
