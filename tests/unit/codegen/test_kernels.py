@@ -2,69 +2,18 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 from kernel_text import PARALLEL, ROW, function, tensor
-from run_kernel import TORCH, compiled, parse, same_bits
+from run_kernel import TORCH, compiled, same_bits
 
 from isthmus import ir
-from isthmus.codegen.cpu.kernel import emit_kernel
-from isthmus.codegen.llvm_text import Module
-from isthmus.codegen.targets import assembly, named_target
-from isthmus.dialects import kernel as k
-from isthmus.runtime import cpu
-
-TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 5e-3}
+from tests.unit.codegen.compared_kernels import SOFTMAX, check, element_of, softmax
 
 
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
-
-
-def check(text, inputs, vectors=(None,), calls=(3,), tolerance=None, target=None):
-    """Compare with the interpreter, and cut the partitions into several calls."""
-    for vector in vectors:
-        c = compiled(text, target, vector=vector)
-        expected = c.interpreted(*inputs)
-        results = c(*inputs)
-        for result, wanted in zip(results, expected, strict=True):
-            if result.dtype.is_floating_point or result.dtype.is_complex:
-                t = tolerance or TOLERANCE.get(result.dtype, 1e-5)
-                torch.testing.assert_close(result, wanted, rtol=t, atol=t, equal_nan=True)
-            else:
-                assert torch.equal(result, wanted)
-        for count in calls:
-            assert same_bits(results, c(*inputs, calls=count))
-
-
-SOFTMAX = """
-    %v = kernel.load {operand = 0, map = [d0, d1]} : f32
-    %b = kernel.load {operand = 1, map = [d1]} : f32
-    %r = kernel.reduce %v {kind = "max", dims = [1]} : f32
-    %d = prim.sub %v, %r : f32
-    %e = prim.exp %d : f32
-    %s = kernel.reduce %e {kind = "add", dims = [1]} : f32
-    %q = prim.div %e, %s : f32
-    %t = prim.add %q, %b : f32
-    kernel.store %t {result = 0, map = [d0, d1]}
-    kernel.store %s {result = 1, map = [d0]}
-    kernel.accumulate %v {result = 2, kind = "add", map = [d1]}
-    kernel.accumulate %t {result = 3, kind = "max", map = []}
-    kernel.accumulate %r {result = 4, kind = "add", map = []}"""
-
-
-def softmax(m, n, **more):
-    return function(
-        [tensor([m, n]), tensor([n])],
-        [tensor([m, n]), tensor([m]), tensor([3, n]), tensor([3]), tensor([3])],
-        [m, n],
-        [PARALLEL, ROW],
-        SOFTMAX,
-        **more,
-    )
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 33, 100, 1000])
@@ -176,10 +125,6 @@ def test_argmax_takes_the_first_and_nan(n, m, dtype):
         x[0, m // 2] = x[0, m - 1] = float("nan")
         x[n - 1] = -float("inf")
     check(text, [x], (None, 1, 0))
-
-
-def element_of(dtype):
-    return {"u8": "ui8"}.get(dtype, dtype)
 
 
 @pytest.mark.parametrize("reverse", ["true", "false"])
@@ -350,70 +295,3 @@ def test_random_numbers_are_those_of_the_interpreter():
         for vector in (None, 0):
             c = compiled(text, vector=vector)
             assert same_bits(c(torch.tensor(key)), c.interpreted(torch.tensor(key)))
-
-
-@pytest.mark.parametrize("vector", [None, 0])
-def test_errors_are_reported_and_the_kernel_goes_on(vector):
-    body = """
-    %i = kernel.load {operand = 1, map = [d0]} : i64
-    %c = kernel.check %i {bound = 4, dim = 0} : i64
-    %v = kernel.load %c {operand = 0, map = [v0]} : f32
-    kernel.store %v {result = 0, map = [d0]}"""
-    text = function([tensor([4]), tensor([13], "i64")], [tensor([13])], [13], [PARALLEL], body)
-    c = compiled(text, vector=vector)
-    index = torch.arange(13) % 4
-    c(torch.randn(4), index)
-    assert c.error == 0
-    for bad in (-2, 4, 1 << 40):
-        index[11] = bad
-        c(torch.randn(4), index)
-        assert c.error == (1 << 56) | (bad & ((1 << 56) - 1))
-
-
-@pytest.mark.parametrize("vector", [None, 0])
-@pytest.mark.parametrize("dtype", ["i64", "i32", "i8", "u8"])
-def test_integer_division_by_zero_does_not_trap(dtype, vector):
-    t = element_of(dtype)
-    body = f"""
-    %a = kernel.load {{operand = 0, map = [d0]}} : {t}
-    %b = kernel.load {{operand = 1, map = [d0]}} : {t}
-    %q = prim.div %a, %b : {t}
-    %r = prim.rem %a, %b : {t}
-    kernel.store %q {{result = 0, map = [d0]}}
-    kernel.store %r {{result = 1, map = [d0]}}"""
-    text = function([tensor([11], dtype)] * 2, [tensor([11], dtype)] * 2, [11], [PARALLEL], body)
-    c = compiled(text, vector=vector)
-    a, b = torch.arange(11).to(TORCH[dtype]), torch.full((11,), 3).to(TORCH[dtype])
-    if dtype != "u8":  # the quotient does not fit and wraps
-        a[3], b[3] = torch.iinfo(a.dtype).min, -1
-    q, r = c(a, b)
-    assert c.error == 0 and (dtype == "u8" or (q[3] == a[3] and r[3] == 0))
-    b[5] = 0
-    q, r = c(a, b)
-    assert c.error == 127 << 56 and q[5] == 0 and r[5] == 0
-
-
-def test_baseline_and_avx512_code_is_valid():
-    for name, register in (("x86-64", "xmm"), ("x86-64-v3", "ymm"), ("x86-64-v4", "zmm")):
-        (func,) = ir.functions(parse(softmax(17, 100, vector=1))).values()
-        module = Module()
-        emit_kernel(module, k.launches(func)[0], named_target(name))
-        assert register in assembly(str(module), named_target(name))
-
-
-def test_a_single_lane_of_16_bits_writes_16_bits():
-    """LLVM would write 32 for a masked store whose constant mask has one lane: beyond the end of a tensor."""
-    body = """
-    %v = kernel.load {operand = 0, map = [d0]} : bf16
-    %w = prim.add %v, %v : bf16
-    kernel.store %w {result = 0, map = [d0]}"""
-    text = function([tensor([17], "bf16")], [tensor([17], "bf16")], [17], [PARALLEL], body, vector=0, partitions=1)
-    (func,) = ir.functions(parse(text)).values()
-    module = Module(vector_bits=512)
-    emit_kernel(module, k.launches(func)[0], named_target("x86-64-v4"))
-    code = assembly(str(module), named_target("x86-64-v4"))
-    assert "pextrw" in code and not re.search(r"movl\s+%\w+, \d*\(", code)
-
-
-def test_baseline_target_runs():
-    check(softmax(5, 33), [torch.randn(5, 33), torch.randn(33)], (None, 0, 1), target=cpu.baseline_target())

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
+from compared_kernels import check, element_of
 from kernel_text import PARALLEL, ROW, function, tensor
 from run_kernel import TORCH, compiled
-from test_kernels import check, element_of
 
 
 @pytest.mark.parametrize("reverse", ["true", "false"])
