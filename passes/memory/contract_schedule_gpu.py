@@ -72,9 +72,11 @@ def _time(op: kernel.ContractOp, columns: int, after: float) -> float:
     batch = cost.numeric(cost.product(tuple(op.sizes_[d] for d in op.batch)))
     tiles = batch * -(-m // ROWS) * -(-n // columns)
     width = WIDTHS[columns]
-    products = k * ir.itemsize(ir.dtype_of(op.dot.y)) / 2 / width.rate
+    wide = ir.itemsize(ir.dtype_of(op.dot.y)) / 2
+    products = k * wide / width.rate
     column = max(products, after) if width.hides and tiles > PROCESSORS else products + after
-    return -(-tiles // PROCESSORS) * columns * (column + width.around)
+    around = width.around if width.hides else width.around * wide  # no boxes: threads write f32
+    return -(-tiles // PROCESSORS) * columns * (column + around)
 
 
 def _epilogue(op: kernel.ContractOp, prices: Prices) -> float:
