@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import test_kernels
 import torch
+from compared_kernels import TOLERANCE
 from kernel_text import PARALLEL, ROW, function, tensor
 from run_grid import on_grid
 from run_kernel import TORCH, results_before
 from test_kernels import (  # noqa: F401
-    TOLERANCE,
     test_argmax_takes_the_first_and_nan,
     test_booleans_are_bytes_in_memory,
     test_cumulative,

@@ -17,6 +17,7 @@ DTYPES = {
     "f64": torch.float64,
     "bf16": torch.bfloat16,
     "i64": torch.int64,
+    "i32": torch.int32,
     "c64": torch.complex64,
 }
 

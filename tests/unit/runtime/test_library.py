@@ -246,9 +246,6 @@ def test_any_operator_by_name(name: str, handle: bool, native: Native) -> None:
     assert not needs_python or not program.native
 
 
-DTYPES["i32"] = torch.int32
-
-
 def test_what_counts_as_native(native: Native) -> None:
     x = torch.randn(3, 4)
     allowed = native(extern("prim.dot", dot_args(((), ()), ((1,), (1,))), [x, x], [x @ x.T]))
