@@ -15,8 +15,9 @@ from torch._dynamo.exc import InternalTorchDynamoError, ShortenTraceback, TorchR
 
 from isthmus import diagnostics
 from isthmus.diagnostics import CompileError, SourceLocation, UnsupportedError
-from isthmus.frontend import dynamo_repairs, overlap
+from isthmus.frontend import dynamo_imports, dynamo_repairs, overlap
 from isthmus.frontend.active import MeetingTransforms
+from isthmus.frontend.as_written import is_followed_graph
 from isthmus.frontend.captured import Captured, CompileCaptured, Compiled
 from isthmus.frontend.collector import collector_paused
 from isthmus.frontend.import_fx import import_graph
@@ -43,6 +44,7 @@ DYNAMIC: Mapping[bool | None, Mapping[str, bool]] = {
 
 repair()
 dynamo_repairs.repair()
+dynamo_imports.put_off()
 skip_frames_of(*(f"isthmus.{part}" for part in ("codegen", "dialects", "driver", "passes", "runtime")))
 
 
@@ -82,7 +84,7 @@ class CaptureLog:
 # ---- The backend
 
 
-class DynamoBackend:
+class DynamoBackend(dynamo_imports.Plain):
     """What Dynamo calls with each graph; gives what runs instead of it.
 
     A graph without a compiled form runs as torch's own, noted in `log`; with `fullgraph` the error is raised.
@@ -99,7 +101,7 @@ class DynamoBackend:
         self.fullgraph = fullgraph
         self.log = log or CaptureLog()
 
-    compiler_name = "isthmus"
+    compiler_name = __name__ = "isthmus"
 
     def __call__(
         self, graph: fx.GraphModule, example_inputs: Sequence[object], **options: object
@@ -109,6 +111,9 @@ class DynamoBackend:
         self.log.graphs.append(entry)
         self._note_break(graph)
         dynamo_repairs.guard_held_tensors(graph)
+        if is_followed_graph(graph):
+            entry.fallback = UnsupportedError("what calls it follows its operators, or tensors without data are given")
+            return graph.forward
         try:
             captured = _imported(graph, example_inputs, entry)
             entry.captured = captured
