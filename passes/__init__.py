@@ -23,7 +23,7 @@ PASSES: dict[str, str] = {
     "form-attention": "isthmus.passes.simplify.form_attention:FormAttentionPass",
     "group-dots": "isthmus.passes.simplify.group_dots:GroupDotsPass",
     "join-dots": "isthmus.passes.simplify.join_dots:JoinDotsPass",
-    "turn-dots": "isthmus.passes.simplify.turn_dots:TurnDotsPass",
+    "turn-dots": "isthmus.passes.memory.turn_dots:TurnDotsPass",
     "cse": "isthmus.passes.simplify.cse:CsePass",
     "dce": "isthmus.passes.simplify.dce:DcePass",
     "form-fma": "isthmus.passes.simplify.form_fma:FormFmaPass",

@@ -35,7 +35,7 @@ from isthmus.ir import Literal, Shape
 from isthmus.passes.analysis.pieces import ACCUMULATES, DEEP, LARGE, PIECE, is_large_product, piece_of
 from isthmus.passes.memory.chunk_region import RowRegion, region_of, row_index
 from isthmus.passes.memory.flatten_rows import flatten_rows
-from isthmus.passes.simplify.turn_dots import turn_dots
+from isthmus.passes.memory.turn_dots import turn_dots
 
 FEWEST_ROWS = 128
 """A product of fewer rows leaves a machine idle."""
