@@ -18,7 +18,7 @@ from isthmus.diagnostics import UnsupportedError
 from isthmus.frontend import noise, structured
 from isthmus.frontend.captured import Captured, Input
 from isthmus.frontend.finish import finish
-from isthmus.frontend.known_nodes import KnownNodes, Target, seems_to_write
+from isthmus.frontend.known_nodes import HistoryIsRead, KnownNodes, Target, seems_to_write
 from isthmus.frontend.locations import from_stack_trace
 from isthmus.frontend.memo import Memo
 from isthmus.frontend.modes import restored_modes
@@ -46,7 +46,7 @@ def import_graph(graph: fx.GraphModule, example_inputs: Sequence[object], *, nam
             known = KnownNodes(recorder) if remember else None
             try:
                 captured = _run(GraphImporter(graph, recorder, known), fakes, inputs, example_inputs, name)
-            except Exception:
+            except (Exception, HistoryIsRead):
                 if known is None or not known.used:
                     raise
                 remember = False

@@ -1,12 +1,12 @@
-"""Calls of Dynamo's graph that were imported before on tensors that look the same: written down again, not run again.
+"""Torch's functions that were called before on tensors that look the same: written down again, not run again.
 
-A program repeats itself (layers, unrolled steps), and torch's dispatcher takes most of the time of an import.
+A program repeats itself (layers, unrolled steps), and torch's dispatcher takes most of the time of a capture.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -20,7 +20,15 @@ from isthmus import ir
 from isthmus.dialects import aten
 from isthmus.frontend.memo import FakeLooks, Key, KeyReader, fills_its_storage, is_plain
 from isthmus.frontend.recorder import Recorder
-from isthmus.frontend.torch_private import below_modes, dispatch_keys, paused, storage_of
+from isthmus.frontend.torch_private import (
+    below_modes,
+    dispatch_keys,
+    has_stacked_modes,
+    is_entered,
+    is_tensor_method,
+    paused,
+    storage_of,
+)
 
 Target = Callable[..., object] | str
 
@@ -35,6 +43,8 @@ class _Made:
     offset: int | torch.SymInt
     requires_grad: bool
     shares: int
+    reaches: tuple[int, ...]
+    """The arguments that gradients by it go on to."""
 
 
 @dataclass(frozen=True)
@@ -47,47 +57,69 @@ class _Known:
     container: type | None
 
 
+class HistoryIsRead(BaseException):
+    """Tensors were made again, and now it matters what their history is; no user's code catches it."""
+
+
 class KnownNodes:
-    """The calls of one import. Tensors that are made again are leaves of the tape, which is enough where no gradient
-    is asked for inside of the program and nothing is written into what has a history (`Recorder.reads_history`)."""
+    """The calls of one capture. Tensors that are made again are leaves of the tape, whose sources `Recorder.history`
+    knows: that is enough where nothing is written into what has a history and no body of a structured call is recorded
+    (`Recorder.reads_history`). From there on every call runs; HistoryIsRead where that is too late."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.used = False
         """Whether any call was written down without running it."""
         self._known: dict[Key, _Known] = {}
+        self._recorded: set[Target] = set()
+        """Functions whose calls wrote something down, so that what they are given is part of the program."""
 
     def run(
         self, target: Target, args: Sequence[object], kwargs: Mapping[str, object], run: Callable[[], object]
     ) -> object:
         """Give what `run` gives, the call itself."""
-        if not is_torchs(target) or _takes_apart(target, args) or _casts():
+        if self.recorder.reads_history and self.used:
+            raise HistoryIsRead
+        if not is_torchs(target) or _takes_apart(target, args) or self._is_bound():
             return run()
-        reader = _NodeReader(self.recorder.fake_mode)
+        block = self.recorder.scope.block
+        last = block.last_op
+        reader = _NodeReader(self.recorder, target in self._recorded)
         parts = [*map(reader.part, args), *((name, reader.part(value)) for name, value in kwargs.items())]
-        if not reader.known or not reader.tensors or torch.is_inference_mode_enabled():
-            return run()
+        values = self.recorder.scope.values
+        before = [v for t in reader.tensors if (v := values.get(t)) is not None]
+        if not reader.known or not before or len(before) < len(reader.tensors):  # made on the side: only looked at
+            result = run()
+            if block.last_op is not last:
+                self._recorded.add(target)
+            return result
         storages = [storage_of(t) for t in reader.tensors]
         ids = [id(t) for t in reader.tensors]
         alike = tuple(map(storages.index, storages)), tuple(map(ids.index, ids))
-        modes = torch.get_default_dtype(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
-        key = target, modes, alike, *parts
+        key = target, _modes(), alike, *parts
         known = self._known.get(key)
-        before = [self.recorder.value_of(t) for t in reader.tensors]
         if known is not None:
             return self._again(known, reader.tensors, before)
-        block = self.recorder.scope.block
-        last = block.last_op
         result = run()
         ops: list[Operation] = []
         op = block.last_op
         while op is not last and op is not None:
             ops.append(op)
             op = op.prev_op
+        if ops:
+            self._recorded.add(target)
         learnt = self._learn(tuple(reversed(ops)), result, reader, before, storages)
         if learnt is not None:
             self._known[key] = learnt
         return result
+
+    def _is_bound(self) -> bool:
+        """Whether a call now means something else than elsewhere in the program, or is no part of it."""
+        recorder = self.recorder
+        if not is_entered(recorder):
+            return True
+        marked = recorder.policy is not None or recorder.tag is not None or recorder.grad_override is not None
+        return marked or recorder.reads_history or torch.is_inference_mode_enabled() or has_stacked_modes()
 
     def _learn(
         self,
@@ -135,7 +167,9 @@ class KnownNodes:
         if shares >= 0 and reader.tensors[shares].dtype is not result.dtype:
             return None
         looks = FakeLooks(tuple(result.shape), result.stride(), result.dtype, result.fake_device)
-        made = _Made(number, value, looks, result.storage_offset(), result.requires_grad, shares)
+        reached = recorder.history.reached([result], until=reader.tensors)
+        reaches = tuple(i for i, t in enumerate(reader.tensors) if t.requires_grad and reached.holds(t))
+        made = _Made(number, value, looks, result.storage_offset(), result.requires_grad, shares, reaches)
         if shares < 0 and not reader.symbolic and not fills_its_storage(result):
             return None
         again = self._tensors((made,), reader.tensors)[0]
@@ -145,6 +179,7 @@ class KnownNodes:
     def _again(self, known: _Known, tensors: Sequence[FakeTensor], before: Sequence[SSAValue]) -> object:
         self.used = True
         recorder = self.recorder
+        recorder.locate()
         location = ir.location_attr(recorder.location)
         written: list[Sequence[SSAValue]] = []
         for op, read in zip(known.ops, known.operands, strict=True):
@@ -158,6 +193,7 @@ class KnownNodes:
         results = self._tensors(known.results, tensors)
         for tensor, which in zip(results, known.results, strict=True):
             recorder.define(tensor, written[which.op][which.value])
+            recorder.history.note(tensor, [tensors[i] for i in which.reaches])
         return results[0] if known.container is None else known.container(results)
 
     def _tensors(self, results: Sequence[_Made], tensors: Sequence[FakeTensor]) -> list[FakeTensor]:
@@ -193,9 +229,18 @@ _OPERATORS = frozenset(n for name in dir(operator) for n in (name, name.strip("_
 
 
 class _NodeReader(KeyReader):
-    """Tells apart what is equal and means something else: 0.0 and -0.0, the indices of x[[0, 1]] and x[0, 1]."""
+    """Tells apart what is equal and means something else: 0.0 and -0.0, the indices of x[[0, 1]] and x[0, 1].
+
+    A real tensor that the program meets is its fake; one that it has not met only if it `meets` those of this call.
+    """
+
+    def __init__(self, recorder: Recorder, meets: bool) -> None:
+        super().__init__(recorder.fake_mode)
+        self._recorder, self._meets = recorder, meets
 
     def part(self, value: object) -> object:
+        if type(value) in _REAL and (self._meets or self._recorder.has_met(cast(Tensor, value))):
+            value = self._recorder.fake_of(cast(Tensor, value))
         if isinstance(value, float | complex):
             return type(value), repr(value)
         if isinstance(value, list | tuple):
@@ -206,9 +251,12 @@ class _NodeReader(KeyReader):
         return (type(value),) if value is Ellipsis else super().part(value)
 
 
+_REAL = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
 def is_torchs(target: Target) -> bool:
     """Tell whether a target is a function of torch's, of which it is known what it depends on."""
-    if isinstance(target, str):
+    if isinstance(target, str) or is_tensor_method(target):
         return True
     if isinstance(target, OpOverload | OpOverloadPacket):
         return str(target).startswith("aten.")
@@ -220,5 +268,8 @@ def _takes_apart(target: Target, args: Sequence[object]) -> bool:
     return target is operator.getitem and not isinstance(args[0], Tensor)
 
 
-def _casts() -> bool:
-    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+def _modes() -> Hashable:
+    """What calls depend on beside their arguments."""
+    casts = [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return torch.get_default_dtype(), torch.is_grad_enabled(), deterministic, *casts

@@ -16,13 +16,13 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from isthmus.frontend.fakes import fresh
 from isthmus.frontend.torch_private import (
     as_kernels_see,
     dispatch_keys,
     is_composite,
     schema_of,
     storage_of,
-    undispatched,
 )
 
 _LIMIT = 20_000
@@ -117,13 +117,11 @@ class Memo(TorchDispatchMode):
             if found.container is None:
                 return FakeTensor(self.fake_mode, views, device)
             return found.container([FakeTensor(self.fake_mode, v, device) for v in cast(Sequence[Tensor], views)])
-        made = [self._fresh(f) for f in found.results]
+        made = [self._made(f) for f in found.results]
         return made[0] if found.container is None else found.container(made)
 
-    def _fresh(self, looks: FakeLooks) -> FakeTensor:
-        with undispatched():
-            empty = torch.empty_strided(looks.shape, looks.strides, dtype=looks.dtype, device="meta")
-        return FakeTensor(self.fake_mode, empty, looks.device)
+    def _made(self, looks: FakeLooks) -> FakeTensor:
+        return fresh(self.fake_mode, looks.shape, looks.strides, looks.dtype, looks.device)
 
     def _learn(self, func: OpOverload, result: object, reader: KeyReader) -> _Remembered | None:
         """Give what to remember of a call; None where it gives anything but plain new tensors, or views of one."""
@@ -139,13 +137,13 @@ class Memo(TorchDispatchMode):
         storages = {storage_of(r) for r in plain}
         if len(storages) != len(plain) or storages & given:
             return None
-        fresh = tuple(FakeLooks(tuple(r.shape), r.stride(), r.dtype, r.fake_device) for r in plain)
+        looks = tuple(FakeLooks(tuple(r.shape), r.stride(), r.dtype, r.fake_device) for r in plain)
         if not reader.symbolic and not all(
-            dispatch_keys(self._fresh(f)) == dispatch_keys(r) and fills_its_storage(r)
-            for f, r in zip(fresh, plain, strict=True)
+            dispatch_keys(self._made(f)) == dispatch_keys(r) and fills_its_storage(r)
+            for f, r in zip(looks, plain, strict=True)
         ):
             return None
-        return _Remembered(fresh, container)
+        return _Remembered(looks, container)
 
 
 class KeyReader:

@@ -57,6 +57,14 @@ def facts_of(overload: OpOverload) -> OperatorFacts:
     )
 
 
+@cache
+def is_elementwise(name: str) -> bool:
+    """Tell of an overload's name in `aten.call` whether it works element by element, whatever the shapes."""
+    base, _, overload = name.partition(".")
+    found = getattr(getattr(torch.ops.aten, base, None), overload, None)
+    return found is not None and torch.Tag.pointwise in found.tags
+
+
 def _refusal(overload: OpOverload, name: str) -> tuple[str, str] | None:
     if torch.Tag.inplace_view in overload.tags and name not in _METADATA_OPS:
         return "replaces a tensor's storage in place", "make a new tensor instead"

@@ -23,6 +23,8 @@ from isthmus import ir
 from isthmus.diagnostics import CompileError, SourceLocation, UnsupportedError
 from isthmus.dialects import aten
 from isthmus.frontend.encode import dtype_name
+from isthmus.frontend.fakes import fake_of_real, fresh
+from isthmus.frontend.history import History
 from isthmus.frontend.operators import facts_of
 from isthmus.frontend.symbolic import FIXED_SIZE, SizeReader
 from isthmus.frontend.torch_private import is_wrapped_by_functorch
@@ -79,6 +81,9 @@ class Program:
         self.location: SourceLocation | None = None
         self.find_location: Callable[[], SourceLocation | None] | None = None
         """Finds the user's line where no one else sets `location`."""
+        self.history = History()
+        self.reads_history = False
+        """Whether anything so far asks how tensors came about: a write into what has a history, a structured call."""
         self._fake_constants: dict[int, Tensor] = {}
 
     # ---- Values
@@ -117,6 +122,10 @@ class Program:
         scope.captured.append(tensor)
         return value
 
+    def has_met(self, tensor: Tensor) -> bool:
+        """Tell whether a real tensor has a fake already."""
+        return id(tensor) in self._fake_constants
+
     def fake_of(self, tensor: Tensor) -> Tensor:
         """Give the fake of a real tensor: met on the way, it is a constant, a further argument of the function."""
         if isinstance(tensor, FakeTensor) or is_wrapped_by_functorch(tensor):
@@ -126,7 +135,7 @@ class Program:
             if type(tensor) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer):
                 raise UnsupportedError(f"a tensor subclass ({type(tensor).__name__}) has no compiled form")
             with self.unrecorded():
-                fake = self.fake_mode.from_tensor(tensor, static_shapes=True)
+                fake = fake_of_real(self.fake_mode, tensor)
             self._fake_constants[id(tensor)] = fake
             if fake in self.root.values:  # it is an argument too
                 self.met.append(tensor)
@@ -147,12 +156,10 @@ class Program:
 
         Its history leads to `derived_from`, so that a later request for gradients finds them.
         """
+        made = fresh(self.fake_mode, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        if not requires_grad or not (made.is_floating_point() or made.is_complex()):
+            return made
         with self.unrecorded(), torch.no_grad():
-            made = torch.empty_strided(
-                tuple(tensor.shape), tuple(tensor.stride()), dtype=tensor.dtype, device=tensor.device
-            )
-            if not requires_grad or not (made.is_floating_point() or made.is_complex()):
-                return made
             history = torch.zeros((), dtype=made.dtype, device=made.device, requires_grad=True)
             with torch.enable_grad():
                 for source in derived_from:
@@ -197,6 +204,7 @@ class Program:
     def region(self, tensors: Sequence[Tensor], *, sees_history: bool = False) -> Generator[Scope]:
         """Write into a new block whose arguments are these tensors; other outer tensors that it meets join them."""
         outer = self.scope
+        self.reads_history = True
         self.scope = Scope(Block(), outer, sees_history=sees_history)
         try:
             for tensor in tensors:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, cast
 from unittest import mock
 
@@ -22,6 +22,7 @@ from isthmus.frontend import checkpoint, functorch_calls, noise, structured
 from isthmus.frontend.active import active_recorder, tracing_into
 from isthmus.frontend.backward import Backward
 from isthmus.frontend.custom_gradient import emit_custom, without_grad_marks
+from isthmus.frontend.known_nodes import KnownNodes
 from isthmus.frontend.recorder import Recorder
 from isthmus.frontend.structure import Call, as_list, emit_yield, exchange, in_place_of
 from isthmus.frontend.torch_private import checkpoint_generator
@@ -30,9 +31,10 @@ from isthmus.frontend.torch_private import checkpoint_generator
 class PythonCalls(TorchFunctionMode):
     """Sees calls of torch's Python functions on tensors while a function is traced."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, known: KnownNodes | None = None) -> None:
         super().__init__()
         self.recorder = recorder
+        self.known = known
         self.backward = Backward(recorder)
 
     def __torch_function__(
@@ -64,12 +66,18 @@ class PythonCalls(TorchFunctionMode):
         if func in noise.FUNCTIONS:
             with noise.torchs_own(self.recorder):
                 return func(*args, **kwargs)
+        if func in _TELLS_HISTORY:
+            self.recorder.reads_history |= self.recorder.history.is_remade(args[0]) or func is _VERSION
+            return func(*args, **kwargs)
         handler = structured.handler_of(func) if func in _STRUCTURED or isinstance(func, HigherOrderOperator) else None
         if handler is None:
-            return func(*args, **kwargs)
+            if self.known is None:
+                return func(*args, **kwargs)
+            return self.known.run(func, args, kwargs, lambda: func(*args, **kwargs))
         self.recorder.locate()
-        example = _gradient_examples(args, kwargs) if func is torch.autograd.grad else None
-        with self, self.recorder.errors_at(structured.name_of(func)):
+        example = _gradient_examples(self.recorder, args, kwargs) if func is torch.autograd.grad else None
+        body_runs = self if example is None else nullcontext()
+        with body_runs, self.recorder.errors_at(structured.name_of(func)):
             return handler(Call(self.recorder, _run_body, args, kwargs, example))
 
 
@@ -83,30 +91,14 @@ def _has_fakes(args: Sequence[object]) -> bool:
     return any(isinstance(t, FakeTensor) for t in pytree.tree_leaves(args))
 
 
-def _gradient_examples(args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+def _gradient_examples(recorder: Recorder, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     """Which of the inputs get a gradient: those that the outputs' history reaches."""
     outputs = kwargs.get("outputs", args[0] if args else None)
     inputs = kwargs.get("inputs", args[1] if len(args) > 1 else None)
-    ins = [inputs] if isinstance(inputs, Tensor) else list(cast(Sequence[Tensor], inputs))
-    reached = _history([outputs] if isinstance(outputs, Tensor) else list(cast(Sequence[Tensor], outputs)))
-    return tuple(t if _edge(t) in reached else None for t in ins)
-
-
-def _edge(tensor: Tensor) -> object:
-    node = torch.autograd.graph.get_gradient_edge(tensor)
-    return node.node, node.output_nr
-
-
-def _history(outputs: Sequence[Tensor]) -> set[object]:
-    seen: set[object] = set()
-    pending = [_edge(t) for t in outputs if t.requires_grad]
-    while pending:
-        edge = cast(tuple[Any, int], pending.pop())
-        if edge in seen:
-            continue
-        seen.add(edge)
-        pending.extend((n, k) for n, k in edge[0].next_functions if n is not None)
-    return seen
+    ins = [recorder.fake_of(t) for t in ([inputs] if isinstance(inputs, Tensor) else cast(Sequence[Tensor], inputs))]
+    outs = [outputs] if isinstance(outputs, Tensor) else list(cast(Sequence[Tensor], outputs))
+    reached = recorder.history.reached(outs)
+    return tuple(t if reached.holds(t) else None for t in ins)
 
 
 def _data(recorder: Recorder, func: object, tensor: Tensor) -> Tensor:
@@ -130,6 +122,16 @@ _BACKWARD = {Tensor.backward, torch.autograd.backward}
 
 _GRAD = cast(Any, Tensor.grad)
 _GRAD_ATTRIBUTE = {_GRAD.__get__, _GRAD.__set__, _GRAD.__delete__}
+
+_VERSION: object = cast(Any, Tensor)._version.__get__
+_TELLS_HISTORY: set[object] = {
+    _VERSION,
+    Tensor.requires_grad_,
+    cast(Any, Tensor)._is_view,
+    *(vars(torch._C.TensorBase)[n].__get__ for n in ("is_leaf", "grad_fn", "output_nr", "_base")),  # pyright: ignore[reportPrivateUsage]
+    cast(Any, Tensor.requires_grad).__set__,
+}
+"""What tells how a tensor came about, or depends on it."""
 
 _HOOKS: dict[object, str] = {
     Tensor.register_hook: "register_hook",

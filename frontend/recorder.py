@@ -63,8 +63,6 @@ class Recorder(Program, ProxyTorchDispatchMode):
         """Whether what is drawn now comes from torch's generator, see `noise.py`."""
         self.turned: set[int] = set()
         """The tensors, by their ids, whose shape or strides a call replaced in place."""
-        self.reads_history = False
-        """Whether anything so far asks how tensors came about: a write into what has a history, a structured call."""
         self.tag: str | None = None
         """What calls are tagged with where no policy is asked."""
 
@@ -134,7 +132,8 @@ class Recorder(Program, ProxyTorchDispatchMode):
             return same
         compare_sizes(facts.name, call.bound)
         had_history = any(t.requires_grad for t in call.tensors)
-        self.reads_history |= had_history and bool(call.mutates)
+        writes = facts.view_of is not None or (bool(call.mutates) and torch.is_grad_enabled())
+        self.reads_history |= had_history and writes
         watch = None if self.policy is None else checkpoint.AskPolicy(self.policy)
         try:
             with watch or nullcontext():

@@ -1,21 +1,24 @@
 """A piece of a program that is the same for other tensors is run and recorded once, and then written down again.
 
-An optimizer updates a hundred parameters of a dozen shapes: it is traced a dozen times.
+An optimizer updates a hundred parameters of a dozen shapes, element by element: it is traced once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from isthmus import ir
+from isthmus.dialects import aten
 from isthmus.frontend.active import active_recorder
+from isthmus.frontend.operators import is_elementwise
 from isthmus.frontend.recorder import Recorder
 from isthmus.frontend.torch_private import without_torch_function
+from isthmus.ir import Shape
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,12 @@ class _Piece:
                 return False
             known.update(op.results)
         return known.issuperset(self.after)
+
+    def is_elementwise(self, shape: Shape) -> bool:
+        """Whether it is the same for tensors of another shape: each value has this one, row-major, or is a number."""
+        calls = all(isinstance(op, aten.CallOp) and is_elementwise(op.overload) for op in self.ops)
+        read = {v for op in self.ops for v in (*ir.operands_of(op), *op.results)}
+        return calls and all(not aten.facts_of(v).shape or _shape_of([v]) == shape for v in read)
 
 
 class Repeats:
@@ -61,8 +70,10 @@ class Repeats:
             piece()
             return
         alike = tuple(map(before.index, before))
-        full = key, alike, facts, torch.is_grad_enabled()
-        known = self._pieces.get(full)
+        shape = _shape_of(before)
+        kinds = tuple((t.dtype, t.device, t.requires_grad, t.is_leaf) for t in fakes)
+        general, full = (key, alike, torch.is_grad_enabled(), kinds), (key, alike, torch.is_grad_enabled(), facts)
+        known = self._pieces.get(general if shape else full) or self._pieces.get(full)
         if known is not None:
             _write_again(recorder, known, fakes, before)
             return
@@ -73,7 +84,7 @@ class Repeats:
             others = tuple(map(recorder.value_of, shared))
         made = _Piece(before, tuple(_after(block, last)), after)
         if made.stands_alone(others):
-            self._pieces[full] = made
+            self._pieces[general if shape and made.is_elementwise(shape) else full] = made
 
 
 def _facts(t: Tensor) -> Hashable:
@@ -82,6 +93,17 @@ def _facts(t: Tensor) -> Hashable:
     if any(type(n) is not int for n in numbers):
         return None
     return t.dim(), numbers, t.dtype, t.device, t.requires_grad, t.is_leaf
+
+
+def _shape_of(values: Sequence[SSAValue]) -> Shape | None:
+    """The shape of all these row-major tensors, which have elements; None where there is no such."""
+    shapes: set[Shape] = set()
+    for value in values:
+        shape, _, strides, offset = aten.facts_of(value)
+        if 0 in shape or offset or strides != ir.contiguous_strides(shape):
+            return None
+        shapes.add(shape)
+    return shapes.pop() if len(shapes) == 1 else None
 
 
 def _after(block: Block, last: Operation | None) -> list[Operation]:
@@ -95,7 +117,24 @@ def _after(block: Block, last: Operation | None) -> list[Operation]:
 
 def _write_again(recorder: Recorder, piece: _Piece, fakes: Sequence[Tensor], before: Sequence[SSAValue]) -> None:
     values: dict[SSAValue, SSAValue] = dict(zip(piece.before, before, strict=True))
+    types: Mapping[Attribute, Attribute] = {}
+    if (shape := _shape_of(before)) and (then := _shape_of(piece.before)) and shape != then:
+        types = _reshaped(piece, then, shape)
+    block = recorder.scope.block
     for op in piece.ops:
-        recorder.emit(op.clone(values))  # what has no entry is shared: it stays
+        operands = [values.get(v, v) for v in ir.operands_of(op)]  # what has no entry is shared: it stays
+        results = [types.get(r.type, r.type) for r in op.results]
+        made = ir.create_op(
+            type(op), operands, results, op.properties, location=op.location, attributes=op.attributes, into=block
+        )
+        for old, new in zip(op.results, made.results, strict=True):
+            new.name_hint = old.name_hint
+            values[old] = new
     for tensor, value in zip(fakes, piece.after, strict=True):
         recorder.define(tensor, values[value])
+
+
+def _reshaped(piece: _Piece, then: Shape, now: Shape) -> Mapping[Attribute, Attribute]:
+    """The types of a piece's values of one shape, with another shape."""
+    made = {r.type: aten.facts_of(r) for op in piece.ops for r in op.results}
+    return {t: aten.ref(now, facts.dtype) for t, facts in made.items() if facts.shape == then}

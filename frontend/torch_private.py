@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload, _get_dispatch_mode_pre_dispatch, _set_mode_pre_dispatch, unset_mode_pre_dispatch
-from torch._subclasses.fake_tensor import FakeTensorMode, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -60,6 +60,21 @@ def below_modes(fake_mode: FakeTensorMode) -> Generator[None]:
 
 
 _PRE_DISPATCH = torch._C.DispatchKeySet(torch._C.DispatchKey.PreDispatch)
+
+
+def keeps_data(fake_mode: FakeTensorMode) -> bool:
+    """Tell whether a mode computes with the real tensors beside its fakes."""
+    return fake_mode.fake_tensor_converter.meta_converter.copy_data
+
+
+def known_ids(
+    fake_mode: FakeTensorMode, tensor: Tensor
+) -> tuple[MutableMapping[Any, FakeTensor], MutableMapping[Any, torch.UntypedStorage], int, int]:
+    """Give the fakes and the storages of fakes that a mode has made, by ids, then a real tensor's ids in these."""
+    converter = fake_mode.fake_tensor_converter.meta_converter
+    describer = converter.describer
+    index, storage = describer.get_tensor_id(tensor), describer.get_storage_id(tensor.untyped_storage())
+    return converter.tensor_memo, converter.storage_memo, index, storage
 
 
 def undispatched() -> AbstractContextManager[None]:
@@ -154,6 +169,16 @@ def batched_tensors(
         )
     finally:
         functorch._vmap_decrement_nesting()
+
+
+def has_stacked_modes() -> bool:
+    """Tell whether a transform of torch.func is entered, or a mode that watches functions beside the one that runs."""
+    return transform_depth() > 0 or torch._C._len_torch_function_stack() > 0
+
+
+def is_tensor_method(function: object) -> bool:
+    """Tell whether a function is a method of tensors that is written in C."""
+    return getattr(function, "__objclass__", None) is torch._C.TensorBase
 
 
 def transform_depth() -> int:

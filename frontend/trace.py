@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -17,9 +18,12 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.utils import _pytree as pytree
 
 from isthmus.diagnostics import UnsupportedError
+from isthmus.frontend.as_written import dynamo_off
 from isthmus.frontend.captured import Captured, Input
 from isthmus.frontend.collector import collector_paused
+from isthmus.frontend.fakes import fake_of_real
 from isthmus.frontend.finish import finish
+from isthmus.frontend.known_nodes import HistoryIsRead, KnownNodes
 from isthmus.frontend.locations import from_frames
 from isthmus.frontend.memo import Memo
 from isthmus.frontend.modes import restored_modes
@@ -85,9 +89,14 @@ def trace(
     """
     call = _Call(function, args, kwargs or {}, dynamic, name)
     known: Sequence[sympy.Basic] = ()
+    remember = True
     while True:
-        with collector_paused():
-            recorder, traced = _attempt(call, known)
+        try:
+            with collector_paused():
+                recorder, traced = _attempt(call, known, remember)
+        except HistoryIsRead:
+            remember = False
+            continue
         if recorder.sizes.is_current():
             return traced
         known = [guard.expr for guard in cast(ShapeEnv, recorder.fake_mode.shape_env).guards]
@@ -102,8 +111,11 @@ class _Call:
     name: str
 
 
-def _attempt(call: _Call, known: Sequence[sympy.Basic]) -> tuple[Recorder, Traced]:
-    """Trace once. `known` guards hold from the start: sizes that they make equal are written one way."""
+def _attempt(call: _Call, known: Sequence[sympy.Basic], remember: bool) -> tuple[Recorder, Traced]:
+    """Trace once. `known` guards hold from the start: sizes that they make equal are written one way.
+
+    With `remember` equal calls run once; HistoryIsRead where the program turns out to need each of them.
+    """
     function, name = call.function, call.name
     leaves, structure = pytree.tree_flatten(opened((tuple(call.args), dict(call.kwargs))))
     shape_env = ShapeEnv()
@@ -126,8 +138,8 @@ def _attempt(call: _Call, known: Sequence[sympy.Basic]) -> tuple[Recorder, Trace
     given, named = pytree.tree_unflatten(fakes, structure)
     reads = AttributeReads()
     with _TRACING, restored_modes(), unchanged(modules, recorder), intercepted(recorder), reads:
-        calls = PythonCalls(recorder)
-        with fake_mode, Memo(fake_mode), python_dispatcher(), recorder, calls:
+        calls = PythonCalls(recorder, KnownNodes(recorder) if remember else None)
+        with _retried(calls, outside), fake_mode, Memo(fake_mode), python_dispatcher(), recorder, calls:
             result = function(*given, **named)
         result = calls.backward.wrapped(opened(result))
         flat, spec = pytree.tree_flatten(result)
@@ -147,6 +159,21 @@ def _attempt(call: _Call, known: Sequence[sympy.Basic]) -> tuple[Recorder, Trace
         *((firsts[id(tensor)], tensor) for tensor in recorder.met),
     )
     return recorder, Traced(captured, tuple(used), captured.constants, output, reads.found, guard, outside, same)
+
+
+@contextmanager
+def _retried(calls: PythonCalls, outside: Outside) -> Generator[None]:
+    """Raise HistoryIsRead where what went wrong may be due to tensors that were made again, so that all calls run."""
+    known = calls.known
+    try:
+        yield
+        if known is None or not known.used or not calls.recorder.reads_history:
+            return
+    except (Exception, HistoryIsRead):
+        if known is None or not known.used:
+            raise
+    outside.put_back()
+    raise HistoryIsRead
 
 
 def _require_finished(recorder: Recorder, results: Sequence[object]) -> None:
@@ -190,7 +217,7 @@ def _fakify(fake_mode: FakeTensorMode, index: int, leaf: Leaf, dynamic: Callable
     moving = [dynamic is not None and dynamic(index, d) and leaf.shape[d] > 1 for d in range(leaf.dim())]
     sizes = [DimDynamic.DYNAMIC if m else DimDynamic.STATIC for m in moving]
     if not any(moving):
-        return fake_mode.from_tensor(leaf, static_shapes=True)
+        return fake_of_real(fake_mode, leaf)
     return fake_mode.from_tensor(
         leaf, source=LocalSource(f"t{index}"), symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes)
     )
