@@ -26,6 +26,16 @@ OWN_SAVED = "isthmus.own_saved"
 """Attribute of a backward function: the saved values that nobody else has, so that it may write over them."""
 
 
+ZERO = "autodiff.zero"
+"""Attribute of a gradient that no cotangent reached: zeros, which do not follow from any tangent."""
+
+DIRECTION = "autodiff.direction"
+"""Attribute of an argument: the direction in which this argument moves."""
+
+DERIVATIVE = "autodiff.derivative"
+"""Attribute of a result: how fast this result moves."""
+
+
 def own_saved(func: FuncOp) -> frozenset[int]:
     """Give the saved values that a backward function may write over."""
     found = ir.literal(func, OWN_SAVED)
@@ -180,6 +190,10 @@ _RESULT_KEYS = {
 }
 
 
+_NOTES = frozenset({"autodiff.zero", "autodiff.direction", "autodiff.derivative"})
+"""What differentiation notes on arguments and results for itself, no role."""
+
+
 def _decode(attr: Attribute) -> object:
     if isinstance(attr, UnitAttr):
         return True
@@ -217,7 +231,7 @@ def _fields(attrs: Mapping[str, Attribute], keys: Mapping[str, str]) -> dict[str
         return found
     extra = {k: v for k, v in attrs.items() if k not in keys.values()}
     for key in extra:
-        if key.startswith("autodiff."):  # further attributes have names of their own
+        if key.startswith("autodiff.") and key not in (ZERO, DIRECTION, DERIVATIVE):
             raise IRError(f"'{key}' is no role{nearest(key, keys.values())}", cure=f"roles: {', '.join(keys.values())}")
     return {**found, "extra": extra}
 

@@ -31,16 +31,13 @@ from isthmus import ir
 from isthmus.diagnostics import IRError
 from isthmus.dialects.autodiff import VjpOp, following
 from isthmus.dialects.prim import Emitter
-from isthmus.dialects.signature import Argument, Result, Signature
+from isthmus.dialects.signature import ZERO, Argument, Result, Signature
 from isthmus.passes.autodiff.expand import inline
 from isthmus.passes.autodiff.pull import activity, pull
 from isthmus.passes.autodiff.table import CONSTANT, FROM_TABLES, Fallbacks, TakesDerivatives, is_differentiable
 
 JOINT = "joint"
 """Name of the function that is made."""
-
-ZERO = "autodiff.zero"
-"""Attribute of a gradient that no cotangent reached: zeros, which do not follow from any tangent."""
 
 
 @dataclass(frozen=True)

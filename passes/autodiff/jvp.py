@@ -33,17 +33,11 @@ from xdsl.traits import IsTerminator, Pure
 
 from isthmus import ir
 from isthmus.diagnostics import IRError
-from isthmus.dialects.signature import Argument, Result
+from isthmus.dialects.signature import DERIVATIVE, DIRECTION, Argument, Result
 from isthmus.ir import LiteralValue
 from isthmus.passes.autodiff.differentiate import Body, replace_function
 from isthmus.passes.autodiff.pull import activity, pull
 from isthmus.passes.autodiff.table import Fallbacks, TakesDerivatives, is_differentiable
-
-DIRECTION = "autodiff.direction"
-"""Attribute of an argument: the direction in which this argument moves."""
-
-DERIVATIVE = "autodiff.derivative"
-"""Attribute of a result: how fast this result moves."""
 
 
 @dataclass(frozen=True)
