@@ -280,6 +280,8 @@ def fits() -> list[Fit]:
         _fit("ASIN", asin_rest, lambda z: z, 0, 0.2501, 13, True),
         _fit("ATAN", atan_rest, lambda z: z, 0, octant, 12, True),
     ]
+    tanh_rest = in_square(mp.tanh, -mpf(1) / 3, mpf(2) / 15)
+    found.append(_fit("TANH", tanh_rest, lambda z: z / (1 + z * tanh_rest(z)), 0, 0.5505**2, 4, False))
     for double, near, tail, low, high in ((False, 7, 8, 0.92, 4.0), (True, 12, 19, 1.0, 6.0)):
         found += [
             _fit("ERF", erf_rest, lambda z: 1 / (1 + erf_rest(z)), 0, 1.0, near, double),

@@ -88,10 +88,6 @@ class Math:
             return self.f.intrinsic("maximum", x, self.const(bound, x))
         return self.f.select(self.f.compare("olt", x, bound), bound, x)
 
-    def unless_nan(self, value: Value, x: Value) -> Value:
-        """Give `value`, which is above x, or NaN where x is: one instruction where comparing and choosing takes two."""
-        return self.f.select(self.f.compare("ogt", value, x), value, x)
-
     def scales(self, x: Value) -> bool:
         """Whether one instruction multiplies vectors like x by powers of two, with one rounding."""
         return self.has_scale and x.type.lanes * x.type.bits == 512

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isthmus.codegen.llvm_text import Value
 from isthmus.codegen.vector_math.core import INFINITY, Coefficients, Math, in_double
-from isthmus.codegen.vector_math.exponential import EXP, bounded_exp, scale, split_exactly
+from isthmus.codegen.vector_math.exponential import EXP, TWICE, bounded_exp, scale, split_exactly
 from isthmus.codegen.vector_math.logarithm import log
 
 # erf x = x + x·P(x²) for |x| <= 1, error 2^-29 and 2^-56; fitted by fit_polynomials.py
@@ -186,7 +186,7 @@ def erfc(m: Math, x: Value) -> Value:
     near = 1.0 - m.mla(x, m.polynomial(x * x, ERF["double"]), x)
     a = m.at_most(magnitude, ERFC_IS_ZERO)
     high, low = m.two_product(a, a)
-    t, reduced, g = split_exactly(m, -high)
+    t, reduced, g = split_exactly(m, -high, TWICE["double"])
     g = g - low
     whole = reduced + g
     e = m.fast_two_sum(m.const(1.0, x), reduced)

@@ -14,6 +14,7 @@ from isthmus.codegen.vector_math.core import (
 )
 
 LOG2_E = 1.4426950408889634
+LN_2 = 0.6931471805599453
 # ln 2 in two parts: j·high is exact for every j that occurs (the split of fdlibm and Cephes).
 LN2_HIGH = {"float": 0.693359375, "double": 6.93147180369123816490e-01}
 LN2_LOW = {"float": -2.12194440e-4, "double": 1.90821492927058770002e-10}
@@ -65,6 +66,11 @@ EXPM1: Coefficients = {
         1.7421359059534094e-09,
     ),
 }
+# e^(-2f), by the coefficients of e^f
+EXP_DOWN = tuple(c * (-2.0) ** k for k, c in enumerate((1.0, 1.0, *EXP["float"])))
+# tanh x = x + x³·P(x²) for |x| < NEAR_TANH, relative error 2^-24.7
+NEAR_TANH = 0.55
+TANH = (-0.333329439163208, 0.1332065761089325, -0.05266725644469261, 0.01642856001853943)
 # 2^f = 1 + f·P(f), relative error 2^-27 and 2^-59
 EXP2: Coefficients = {
     "float": (
@@ -99,6 +105,9 @@ LOWEST2 = {"float": -151.0, "double": -1076.0}
 LOWEST_EXPM1 = {"float": -18.0, "double": -40.0}
 LOWERED = {"float": 64, "double": 512}
 """2^(j + this) is a normal number for all j <= 0 that occur."""
+# What `split` adds to j, so that its bits are an exponent's: that of 2^(j + LOWERED), and those of two factors of 2ʲ
+DOWN = {scalar: BIAS[scalar] + LOWERED[scalar] for scalar in BIAS}
+TWICE = {scalar: 2 * BIAS[scalar] for scalar in BIAS}
 TINY = {"float": 2.0**-60, "double": 2.0**-500}
 
 
@@ -121,35 +130,32 @@ def clamped(m: Math, x: Value) -> Value:
 
 def scaled_exp(m: Math, x: Value, shift: int) -> Value:
     """Give eˣ·2^shift for a clamped x."""
-    t, f = split(m, x)
-    r = reduced_exp(m, f)
-    if m.scales(r):
-        return scale(m, r, t, shift)
-    return m.unless_nan(scale_number(m, r, t, shift), x)
+    t, f = split(m, x, TWICE[x.type.scalar] + shift)
+    return scale(m, reduced_exp(m, f), t)
 
 
 def bounded_exp(m: Math, x: Value) -> Value:
     """Give eˣ where |x| < 80: one factor scales."""
     if special_unit.has_unit(m, x):
         return special_unit.bounded_exp(m, x)
-    t, f = split(m, x)
-    return reduced_exp(m, f) * power_of_two(m, t, 0)
+    t, f = split(m, x, BIAS[x.type.scalar])
+    return reduced_exp(m, f) * power_of_two(m, t)
 
 
-def split(m: Math, x: Value) -> tuple[Value, Value]:
-    """Give j + ROUNDING, whose low bits are j, and f = x - j·ln 2."""
+def split(m: Math, x: Value, above: int) -> tuple[Value, Value]:
+    """Give a number whose low bits are j + above, and f = x - j·ln 2."""
     scalar = x.type.scalar
-    t = m.mla(x, LOG2_E, ROUNDING[scalar])
-    j = t - ROUNDING[scalar]
+    t = m.mla(x, LOG2_E, ROUNDING[scalar] + above)
+    j = t - (ROUNDING[scalar] + above)
     f = m.mla(j, -LN2_HIGH[scalar], x)
     return t, m.mla(j, -LN2_LOW[scalar], f)
 
 
-def split_exactly(m: Math, x: Value) -> tuple[Value, Value, Value]:
-    """Give j + ROUNDING, and x - j·ln 2 as a sum of two: the first is exact, the second below its last place."""
+def split_exactly(m: Math, x: Value, above: int) -> tuple[Value, Value, Value]:
+    """Give a number whose low bits are j + above, and x - j·ln 2 as a sum: the first exact, the other tiny."""
     scalar = x.type.scalar
-    t = m.mla(x, LOG2_E, ROUNDING[scalar])
-    j = t - ROUNDING[scalar]
+    t = m.mla(x, LOG2_E, ROUNDING[scalar] + above)
+    j = t - (ROUNDING[scalar] + above)
     return t, m.mla(j, -LN2_HIGH[scalar], x), j * -LN2_LOW[scalar]
 
 
@@ -159,56 +165,28 @@ def reduced_exp(m: Math, f: Value) -> Value:
     return m.mla(m.mla(p, f, 1.0), f, 1.0)
 
 
-def scale(m: Math, r: Value, t: Value, shift: int = 0) -> Value:
-    """Give r·2^(j + shift), j in the low bits of t, with one rounding: denormals and ∞ included."""
+def scale(m: Math, r: Value, t: Value) -> Value:
+    """Give r·2ʲ, j + TWICE in the low bits of t, with one rounding: denormals, ∞ and NaN included."""
+    scalar = r.type.scalar
     if m.scales(r):
-        return _scalef(m, r, t - (ROUNDING[r.type.scalar] - shift))
-    first, second = _halves(m, t, shift)
-    return r * power(m, first) * power(m, second)
-
-
-def scale_number(m: Math, r: Value, t: Value, shift: int = 0) -> Value:
-    """Give `scale` where r is a number next to 1, no NaN: the first factor is added to its exponent."""
-    first, second = _halves(m, t, shift)
-    return m.from_bits(m.bits(r) + (first << MANTISSA[r.type.scalar]), r) * power(m, second)
-
-
-def _halves(m: Math, t: Value, shift: int) -> tuple[Value, Value]:
-    """Give two integers whose sum is j + shift in the bits that an exponent has; 2 to the power of each is normal.
-
-    The bits of t are j and a constant, of which a shift to the exponent's place leaves nothing, of its half neither.
-    """
+        return _scalef(m, r, t - (ROUNDING[scalar] + TWICE[scalar]))
     bits = m.bits(t)
-    half = m.lshr(bits, 1)
-    rest = bits - half
-    return half, rest if shift == 0 else rest + shift
+    half = m.lshr(bits, 1)  # of the constant in t it leaves nothing where an exponent's bits are
+    first, second = half << MANTISSA[scalar], (bits - half) << MANTISSA[scalar]
+    return r * m.from_bits(first, t) * m.from_bits(second, t)
 
 
-def power(m: Math, j: Value) -> Value:
-    """Give 2ʲ as a float, where that is a normal number; only the bits of j that an exponent has count."""
-    scalar = "float" if j.type.bits == 32 else "double"
-    return m.f.bitcast((j << MANTISSA[scalar]) + (BIAS[scalar] << MANTISSA[scalar]), j.type.with_scalar(scalar))
-
-
-def power_of_two(m: Math, t: Value, shift: int) -> Value:
-    """Give 2^(j + shift), j in the low bits of t, where that is a normal number."""
-    mantissa = MANTISSA[t.type.scalar]
-    return m.from_bits((m.bits(t) << mantissa) + ((BIAS[t.type.scalar] + shift) << mantissa), t)
-
-
-def raised(m: Math, r: Value, t: Value, shift: int) -> Value:
-    """Give r·2^(j + shift), j in the low bits of t, where r and that are normal numbers: added to the exponent."""
-    mantissa = MANTISSA[t.type.scalar]
-    exponent = m.bits(t) << mantissa
-    return m.from_bits(m.bits(r) + (exponent if shift == 0 else exponent + (shift << mantissa)), r)
+def power_of_two(m: Math, t: Value) -> Value:
+    """Give 2ʲ, j + BIAS in the low bits of t, where that is a normal number."""
+    return m.from_bits(m.bits(t) << MANTISSA[t.type.scalar], t)
 
 
 def scale_down(m: Math, value: Value, t: Value) -> Value:
-    """Give value·2ʲ, j <= 0 in the low bits of t, with one rounding; value·2^LOWERED is finite."""
+    """Give value·2ʲ, j <= 0 and j + DOWN in the low bits of t, with one rounding; value·2^LOWERED is finite."""
+    scalar = value.type.scalar
     if m.scales(value):
-        return scale(m, value, t)
-    shift = LOWERED[t.type.scalar]
-    return value * power_of_two(m, t, shift) * 2.0**-shift
+        return _scalef(m, value, t - (ROUNDING[scalar] + DOWN[scalar]))
+    return value * power_of_two(m, t) * 2.0 ** -LOWERED[scalar]
 
 
 def _scalef(m: Math, r: Value, j: Value) -> Value:
@@ -226,8 +204,8 @@ def exp2(m: Math, x: Value) -> Value:
         return special_unit.exp2(m, x)
     scalar = x.type.scalar
     x = m.at_least(m.at_most(x, HIGHEST2[scalar]), LOWEST2[scalar])
-    t = x + ROUNDING[scalar]
-    f = x - (t - ROUNDING[scalar])
+    t = x + (ROUNDING[scalar] + TWICE[scalar])
+    f = x - (t - (ROUNDING[scalar] + TWICE[scalar]))
     r = m.mla(f, m.polynomial(f, EXP2[scalar]), 1.0)
     return scale(m, r, t)
 
@@ -236,8 +214,7 @@ def expm1(m: Math, x: Value) -> Value:
     """Give eˣ - 1 = 2·(s·(e^f - 1) + (s - ½)) with s = 2^(j-1), which does not overflow."""
     scalar = x.type.scalar
     bounded = m.at_least(m.at_most(x, HIGHEST[scalar]), LOWEST_EXPM1[scalar])
-    t, f, rest = _parts_of_expm1(m, bounded)
-    s = power_of_two(m, t, -1)
+    s, f, rest = _parts_of_expm1(m, bounded, -1)
     r = m.mla(s, rest, m.mla(s, f, s - 0.5))
     # Near 0 the result is x: keeps -0.0 and every bit of a denormal.
     return m.f.select(m.f.compare("olt", m.fabs(x), TINY[scalar]), x, r + r)
@@ -245,16 +222,15 @@ def expm1(m: Math, x: Value) -> Value:
 
 def bounded_expm1(m: Math, x: Value) -> Value:
     """Give eˣ - 1 = s·(e^f - 1) + (s - 1) with s = 2ʲ where 0 <= x < 80; exact for denormals."""
-    t, f, rest = _parts_of_expm1(m, x)
-    s = power_of_two(m, t, 0)
+    s, f, rest = _parts_of_expm1(m, x, 0)
     return m.mla(s, rest, m.mla(s, f, s - 1.0))
 
 
-def _parts_of_expm1(m: Math, x: Value) -> tuple[Value, Value, Value]:
-    """Give j + ROUNDING, f exactly, and e^(f + g) - 1 - f = g + (f + g)²·P(f + g) with x = j·ln 2 + f + g."""
-    t, f, g = split_exactly(m, x)
+def _parts_of_expm1(m: Math, x: Value, shift: int) -> tuple[Value, Value, Value]:
+    """Give 2^(j + shift), f exactly, and e^(f + g) - 1 - f = g + (f + g)²·P(f + g) with x = j·ln 2 + f + g."""
+    t, f, g = split_exactly(m, x, BIAS[x.type.scalar] + shift)
     whole = f + g
-    return t, f, m.mla(whole * whole, m.polynomial(whole, EXPM1[x.type.scalar]), g)
+    return power_of_two(m, t), f, m.mla(whole * whole, m.polynomial(whole, EXPM1[x.type.scalar]), g)
 
 
 def logistic(m: Math, x: Value) -> Value:
@@ -262,41 +238,51 @@ def logistic(m: Math, x: Value) -> Value:
     if special_unit.has_unit(m, x):
         return special_unit.logistic(m, x)
     scalar = x.type.scalar
-    size = m.at_least(-m.fabs(x), LOWEST[scalar])
-    t, reduced = split(m, size)
-    r = reduced_exp(m, reduced)
-    if m.scales(r):
-        e = scale(m, r, t)
-    else:
-        lowered = LOWERED[scalar]
-        e = m.unless_nan(raised(m, r, t, lowered), size) * 2.0**-lowered
+    t, f = split(m, m.at_least(-m.fabs(x), LOWEST[scalar]), DOWN[scalar])
+    e = scale_down(m, reduced_exp(m, f), t)
     d, low = m.fast_two_sum(m.const(1.0, x), e)
-    q = corrected_quotient(m, e, d, low)
-    return m.f.select(m.negative_sign(x), q, 1.0 - q)
+    q = m.f.select(m.negative_sign(x), e, 1.0) / d
+    return m.mla(-q, low, q)  # low/d hardly differs from low where it matters, next to d = 1
 
 
-def corrected_quotient(m: Math, p: Value, d: Value, low: Value) -> Value:
+def tanh(m: Math, x: Value) -> Value:
+    """Give tanh x, 1 to the last bit beyond 10 and 20."""
+    if special_unit.has_unit(m, x):
+        return special_unit.tanh(m, x)
+    return (_tanh_f32 if x.type.scalar == "float" else _tanh_f64)(m, x)
+
+
+def _tanh_f32(m: Math, x: Value) -> Value:
+    """Give 1 - 2e/(1 + e) with e = e^(-2|x|), near 0 x + x³·P(x²)."""
+    size = m.fabs(x)
+    square, bounded = size * size, m.at_most(size, 10.0)
+    rounding = ROUNDING["float"] + BIAS["float"]
+    t = m.mla(bounded, -2.0 * LOG2_E, rounding)
+    f = m.mla(t - rounding, LN_2 / 2, bounded)  # exact enough: of far numbers little is left of e
+    e = m.horner(f, EXP_DOWN) * power_of_two(m, t)
+    far = m.mla(e / (e + 1.0), -2.0, 1.0)
+    near = m.mla(size * square, m.horner(square, TANH), size)
+    return m.copysign(m.f.select(m.f.compare("olt", size, NEAR_TANH), near, far), x)
+
+
+def _tanh_f64(m: Math, x: Value) -> Value:
+    """Give p/(1 + p) with p = (e^(2|x|) - 1)/2: a polynomial less than the other way, where they are long."""
+    a = m.at_most(m.fabs(x), 20.0)
+    s, f, rest = _parts_of_expm1(m, a + a, -1)
+    p = m.mla(s, rest, m.mla(s, f, s - 0.5))
+    d, low = m.fast_two_sum(m.const(1.0, x), p)
+    # Beyond 1 the sum's rounding matters little, and what is left of 1 may have no digits to correct it with.
+    low = m.f.select(m.f.compare("olt", p, 1.0), low, 0.0)
+    return m.copysign(_corrected_quotient(m, p, d, low), x)
+
+
+def _corrected_quotient(m: Math, p: Value, d: Value, low: Value) -> Value:
     """Give p/(1 + p), where 1 + p = d + low: 1/d is what the quotient leaves of 1."""
     q = p / d
     if not m.has_fma:
         return q - q * low * (1.0 - q)
     left = m.f.fma(-q, low, m.f.fma(-q, d, p))
     return m.f.fma(left, 1.0 - q, q)
-
-
-def tanh(m: Math, x: Value) -> Value:
-    """Give tanh x = p/(1 + p) with p = (e^(2|x|) - 1)/2, 1 to the last bit beyond 10 and 20."""
-    if special_unit.has_unit(m, x):
-        return special_unit.tanh(m, x)
-    scalar = x.type.scalar
-    a = m.at_most(m.fabs(x), {"float": 10.0, "double": 20.0}[scalar])
-    t, f, rest = _parts_of_expm1(m, a + a)
-    s = power_of_two(m, t, -1)
-    p = m.mla(s, rest, m.mla(s, f, s - 0.5))
-    d, low = m.fast_two_sum(m.const(1.0, x), p)
-    # Beyond 1 the sum's rounding matters little, and what is left of 1 may have no digits to correct it with.
-    low = m.f.select(m.f.compare("olt", p, 1.0), low, 0.0)
-    return m.copysign(corrected_quotient(m, p, d, low), x)
 
 
 @in_double

@@ -9,7 +9,15 @@ from __future__ import annotations
 from isthmus.codegen.llvm_text import Value
 from isthmus.codegen.vector_math import special_unit
 from isthmus.codegen.vector_math.core import ROUNDING, Coefficients, Math
-from isthmus.codegen.vector_math.exponential import EXP, EXP2, LOWERED, raised, scale_down, split_exactly
+from isthmus.codegen.vector_math.exponential import (
+    DOWN,
+    EXP,
+    EXP2,
+    LOWERED,
+    power_of_two,
+    scale_down,
+    split_exactly,
+)
 
 FARTHEST_LOGISTIC = {"float": 110.0, "double": 753.0}
 """Beyond this x·e^-x is 0."""
@@ -128,8 +136,8 @@ def _less(m: Math, x: Value, tail: Value) -> Value:
 
 
 def _exp_of_sum(m: Math, x: Value, low: Value | None) -> Pair:
-    """Give j + ROUNDING and e^f - 1 for x + low = j·ln 2 + f."""
-    t, reduced, g = split_exactly(m, x)
+    """Give j + DOWN in the low bits of a number, and e^f - 1 for x + low = j·ln 2 + f."""
+    t, reduced, g = split_exactly(m, x, DOWN[x.type.scalar])
     g = g if low is None else g + low
     whole = reduced + g
     return t, reduced + m.mla(whole * whole, m.polynomial(whole, EXP[x.type.scalar]), g)
@@ -138,7 +146,7 @@ def _exp_of_sum(m: Math, x: Value, low: Value | None) -> Pair:
 def _times_logistic(m: Math, factor: Value, t: Value, grown: Value) -> Value:
     """Give factor·e/(1 + e) with e = 2ʲ·r, r = 1 + grown, 2ʲ <= 1."""
     r, lowered = grown + 1.0, LOWERED[t.type.scalar]
-    high = raised(m, r, t, lowered)  # e without its smallness
+    high = r * power_of_two(m, t)  # e without its smallness
     inverse = 1.0 / m.mla(high, 2.0**-lowered, 1.0)
     q = r * inverse
     left = m.mla(q * -(2.0**-lowered), high, r - q) * inverse  # r - q is exact
@@ -160,8 +168,9 @@ def _times_cubic_logistic(m: Math, factor: Value, x: Value) -> Value:
     low = m.mla(-x, low, below)
     if special_unit.has_unit(m, x):
         return special_unit.times_power_logistic(m, factor, power, low)
-    t = power + ROUNDING[x.type.scalar]
-    f = (power - (t - ROUNDING[x.type.scalar])) + low
+    rounding = ROUNDING[x.type.scalar] + DOWN[x.type.scalar]
+    t = power + rounding
+    f = (power - (t - rounding)) + low
     first, *others = EXP2[x.type.scalar]
     return _times_logistic(m, factor, t, m.mla(f, first, f * f * m.polynomial(f, others)))
 

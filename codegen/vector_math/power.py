@@ -7,6 +7,7 @@ from isthmus.codegen.vector_math.core import INFINITY, NAN, Math
 from isthmus.codegen.vector_math.exponential import (
     LN2_HIGH,
     LN2_LOW,
+    TWICE,
     clamped,
     exp,
     reduced_exp,
@@ -84,7 +85,7 @@ def _pow_f64(m: Math, a: Value, y: Value) -> Value:
     p, error = m.two_product(y, high)
     rest = m.mla(y, low, error)
     finite = f.compare("olt", m.fabs(p), 800.0)
-    t, reduced = split(m, clamped(m, p))
+    t, reduced = split(m, clamped(m, p), TWICE["double"])
     reduced = reduced + f.select(finite, rest, 0.0)
     return scale(m, reduced_exp(m, reduced), t)
 

@@ -83,6 +83,7 @@ LIMITS = {name: (1.5, 1.5) for name in SAMPLES} | {
     "sin": (0.7, 0.8),
     "cos": (0.7, 0.8),
     "sqrt": (0.5, 0.5),
+    "logistic": (2.0, 1.5),
     "log1p": (1.7, 1.5),
     "atan": (0.6, 1.9),
     "sinh": (0.6, 1.9),
