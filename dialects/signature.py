@@ -190,10 +190,6 @@ _RESULT_KEYS = {
 }
 
 
-_NOTES = frozenset({"autodiff.zero", "autodiff.direction", "autodiff.derivative"})
-"""What differentiation notes on arguments and results for itself, no role."""
-
-
 def _decode(attr: Attribute) -> object:
     if isinstance(attr, UnitAttr):
         return True
