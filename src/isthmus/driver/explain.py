@@ -66,6 +66,8 @@ class GraphReport:
     rules: Mapping[str, int] = field(default_factory=dict[str, int])
     """The user's rules -> how often each was used."""
     metadata: Metadata | None = None
+    prices: tuple[tuple[str, float], ...] | None = None
+    """On a CPU: the prices that it is compiled by, where they are not the defaults."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,7 @@ def _graph(program: Program) -> GraphReport:
         program.captured.notes,
         dict(program.lowering.applied.counts),
         program.lowering.metadata,
+        None if program.lowering.device.type != "cpu" else Prices.of(main).differences,
     )
 
 
@@ -220,6 +223,13 @@ def _counted(counter: Counter[str]) -> str:
     return ", ".join(f"{name} x{n}" if n > 1 else name for name, n in counter.most_common()) or "none"
 
 
+def _prices(differences: tuple[tuple[str, float], ...]) -> str:
+    """Say by which prices decisions were made."""
+    if not differences:
+        return "  prices: the defaults"
+    return "  prices: the defaults but " + ", ".join(f"{name} {price:g}" for name, price in differences)
+
+
 def _graph_parts(graph: GraphReport) -> list[Table | str]:
     parts: list[Table | str] = [f"\n{graph.name} {graph.where}".rstrip()]
     parts.append(f"  {_count(graph.operators.total(), 'operator')} -> {_count(graph.primitives, 'primitive')}")
@@ -237,6 +247,8 @@ def _graph_parts(graph: GraphReport) -> list[Table | str]:
         parts += [f"    not machine code: {what}: {reason}" for what, reason in direction.fallbacks]
     parts.append(f"  fallbacks: {_counted(graph.fallbacks)}")
     parts += [f"  looped over examples: {op}, {reason}" for op, reason in graph.looped]
+    if graph.prices is not None:
+        parts.append(_prices(graph.prices))
     parts += [f"  note: {note}" for note in graph.notes]
     parts += [f"  rule used {_count(count, 'time')}: {rule}" for rule, count in graph.rules.items()]
     if graph.cut is not None:

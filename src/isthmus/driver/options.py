@@ -43,7 +43,8 @@ class Options:
     `contractions`: which matrix products are kernels of ours, on a CPU: "joined" (those that join with what makes their
     operands or reads their result, where that saves more than it costs on the machine that was measured), "auto" (also
     large ones with no such neighbour), "own" (all that join and then move fewer bytes), "large" (of those, the large
-    ones) or "library" (none). On a GPU products in half precision: "joined" those with an epilogue, "own" and "large"
+    ones) or "library" (none). On a GPU products in half precision, and of f32 where
+    torch's setting allows TF32: "joined" those with an epilogue, "own" and "large"
     others, too, "auto" none: whole steps were measured faster with the library's. `cuda_graphs`: on a GPU, replay a
     direction as one CUDA graph from its third call with the same shapes on.
     `chunk_rows`: a matrix of 256 MiB or more that is made from rows of 1024 numbers or more, an eighth as wide, and
@@ -52,6 +53,8 @@ class Options:
     mebibytes of a matrix of twice as many, however short the rows.
     `fold_into_conv`: in programs without gradients, scales and shifts of channels after a convolution (batch norm by
     running statistics) become part of its weight, at every call; results differ by rounding.
+    `prices`: on a CPU, by what costs programs are fused, cut and scheduled: "measured" (what `isthmus calibrate` has
+    found on this machine, where it was run) or "default".
     `reuse_results`: on a CPU, memory that a large result has left (1 MiB or more) is kept for the next call's.
     `forward_compiler`, `backward_compiler`: what makes the functions callable (`driver.compilers.Compiler`, or a
     built-in one by name; None: what `backend` says). The forward one compiles programs without gradients too, the
@@ -75,6 +78,7 @@ class Options:
     cuda_graphs: bool = False
     chunk_rows: bool | int = True
     fold_into_conv: bool = False
+    prices: str = "measured"
     reuse_results: bool = True
     forward_compiler: Compiler | str | None = None
     backward_compiler: Compiler | str | None = None
@@ -187,4 +191,5 @@ _ALLOWED: dict[str, tuple[object, ...]] = {
     "math": ("strict",),
     "decompositions": ("default", "none"),
     "contractions": ("auto", "joined", "own", "large", "library"),
+    "prices": ("measured", "default"),
 }

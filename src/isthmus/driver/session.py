@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from isthmus import ir
 from isthmus.dialects import aten, prim
 from isthmus.dialects.signature import Signature
+from isthmus.driver import price_list
 from isthmus.driver.artifacts import Record, log
 from isthmus.driver.conventions import convention_of
 from isthmus.driver.derivatives import LibraryCalls
@@ -71,6 +72,8 @@ class Session:
     def compile_captured(self, captured: Captured) -> Compiled:
         """Lower a captured program down to the first call; the backward waits for its first use."""
         record = Record(captured.name)
+        if captured.device.type == "cpu":
+            price_list.chosen(self.options.prices).attach(ir.function(captured.module, "main"))
         hints = captured_hints(captured.module)
         library = LibraryCalls(self.options, hints, str(captured.device))
         device = captured.device
