@@ -6,7 +6,7 @@ side has d and the other e·n + f for the same position, d is split.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from isthmus.dialects.kernel import Expr, constant, dim
@@ -121,9 +121,11 @@ class Joint:
 def align(
     first: tuple[Sequence[Dim], dict[Node, Index]],
     second: tuple[Sequence[Dim], dict[Node, Index]],
-    links: Iterable[Link],
+    links: Sequence[Link],
 ) -> tuple[tuple[Dim, ...], dict[Node, Index]]:
     """Give one space and the frames of all nodes in it; `links` say what both touch, the most telling first."""
+    if tuple(first[0]) == tuple(second[0]) and all([a == b for _, a, b in links]):  # one space already, dim by dim
+        return tuple(first[0]), {**first[1], **{n: f for n, f in second[1].items() if n not in first[1]}}
     joint = Joint(first[0], second[0])
     for value, a, b in links:
         _unify_access(joint, value, a, joint.shifted(b))

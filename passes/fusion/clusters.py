@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import cast
 
 from isthmus.dialects.kernel import Expr, dim, is_nonnegative
@@ -50,7 +50,7 @@ class Cluster:
     @cached_property
     def walked(self) -> frozenset[Value]:
         """Of the buffers that it reads, those that it first reads at places which data do not tell."""
-        return frozenset(value for value, index in self.reads.items() if not any([e.values() for e in index]))
+        return frozenset([value for value, index in self.reads.items() if not any([e.values() for e in index])])
 
     @cached_property
     def writes(self) -> dict[Value, Index]:
@@ -90,7 +90,7 @@ def _walked_in_order(frames: Mapping[Node, Index]) -> frozenset[int]:
 def _wanted_split(draft: Draft, strides: Strides, whole: frozenset[int]) -> tuple[int, Dim] | None:
     """A dim and the size of its inner part."""
     for value, index in accesses(draft):
-        if all(e.is_affine() for e in index):
+        if is_affine(index):
             continue
         for (kind, inner, by), _ in linear_index(value, index, strides).terms:
             if kind in ("div", "mod"):
@@ -98,6 +98,12 @@ def _wanted_split(draft: Draft, strides: Strides, whole: frozenset[int]) -> tupl
                 if found is not None and found[0] not in whole:
                     return found
     return None
+
+
+@cache
+def is_affine(index: Index) -> bool:
+    """Tell whether there are no quotients and no remainders in an index."""
+    return all(e.is_affine() for e in index)
 
 
 def _digit(draft: Draft, inner: Expr, by: Dim) -> tuple[int, Dim] | None:

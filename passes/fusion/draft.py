@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import cast
 
 from isthmus import ir
@@ -44,12 +45,15 @@ class Draft(Values):
         super().__init__(sizes)
         self.frames = frames
         self.sinks: list[Sink] = []
-        self.anchors: dict[Value, Index] = {v: i for n, index in frames.items() for v, i in anchors(n, index)}
+        self.anchors: dict[Value, Index] = {}
+        for node, index in frames.items():
+            for value, at in anchors(node, index):
+                self.anchors[value] = at
         self._stored = stored
         self._memo: dict[Key, Instr] = {}
         if len({cast(prim.CumulativeOp, n.op).reverse.data for n in frames if n.kind is Kind.CUMULATIVE}) > 1:
             raise Refused("one walks the row forwards, the other backwards")
-        for node in sorted(frames, key=lambda n: n.number):
+        for node in sorted(frames, key=_number):
             self._sink(node, frames[node])
 
     # ---- sinks
@@ -105,20 +109,28 @@ class Draft(Values):
 
     def value_at(self, value_: Value, index: Index, predicate: Instr | None = None) -> Instr:
         """Give the scalar that is the value's element at an index; Refused where this kernel cannot have it."""
-        memo = self._memo
-        stack: list[Key] = [(value_, index, predicate)]
-        goal = stack[0]
+        memo, anchored = self._memo, self.anchors
+        goal = (value_, index, predicate)
+        found = memo.get(goal)
+        if found is not None:
+            return found
+        stack: list[Key] = [goal]
         while stack:
             key = stack[-1]
             if key in memo:
                 stack.pop()
                 continue
-            made = self._step(key)
-            if isinstance(made, Instr):
+            value_, index, predicate = key
+            node = value_.maker
+            if node.form == "arith" and not value_.root and value_ not in anchored:
+                made = self._computed(node, value_.dtype, index, predicate)
+            else:
+                made = self._step(key)
+            if type(made) is Instr:
                 memo[key] = made
                 stack.pop()
             else:
-                stack += made
+                stack += cast(list[Key], made)
         return memo[goal]
 
     def _step(self, key: Key) -> Instr | list[Key]:
@@ -149,23 +161,26 @@ class Draft(Values):
     def _inline(self, value_: Value, index: Index, predicate: Instr | None) -> Instr | list[Key]:
         node = value_.maker
         if node.form == "arith":
-            memo = self._memo
-            args: list[Instr] = []
-            missing: list[Key] = []
-            for operand in node.operands:
-                key = (operand, index, predicate)
-                found = memo.get(key)
-                if found is None:
-                    missing.append(key)
-                else:
-                    args.append(found)
-            return missing or self._arith(node, value_.dtype, tuple(args))
+            return self._computed(node, value_.dtype, index, predicate)
         if node.form == "view":
             at = operand_index(cast(prim.ViewOp, node.op), index, self.bound)
             return self.forward((node.operands[0], at, predicate))
         if node.form == "copy":
             return self.forward((node.operands[0], index, predicate))
         return HANDLERS[node.form](self, node, index, predicate)
+
+    def _computed(self, node: Node, dtype: str, index: Index, predicate: Instr | None) -> Instr | list[Key]:
+        memo = self._memo
+        args: list[Instr] = []
+        missing: list[Key] = []
+        for operand in node.operands:
+            key = (operand, index, predicate)
+            found = memo.get(key)
+            if found is None:
+                missing.append(key)
+            else:
+                args.append(found)
+        return missing or self._arith(node, dtype, tuple(args))
 
     def _anchored(self, value_: Value, index: Index) -> Instr | list[Key]:
         node = value_.maker
@@ -285,6 +300,9 @@ class Draft(Values):
         return self.index(a + b if isinstance(op, prim.AddOp) else a - b)
 
 
+_number = attrgetter("number")
+
+
 def _position(instr: Instr) -> Expr | None:
     if instr.kind == "index":
         return cast(Expr, instr.data)
@@ -295,8 +313,10 @@ def _position(instr: Instr) -> Expr | None:
 
 def anchors(node: Node, frame: Index) -> list[tuple[Value, Index]]:
     """Give the index at which a node of this frame makes each of its values."""
-    if node.kind in (Kind.REDUCE, Kind.PARTIAL):
-        return [(v, tuple(frame[d] for d in kept(node))) for v in node.results]
-    if node.kind in (Kind.WINDOW, Kind.CONTRACT):
+    kind = node.kind
+    if kind is Kind.REDUCE or kind is Kind.PARTIAL:
+        at = tuple([frame[d] for d in kept(node)])
+        return [(v, at) for v in node.results]
+    if kind is Kind.WINDOW or kind is Kind.CONTRACT:
         return [(v, frame[: len(v.shape)]) for v in node.results]
     return [(v, frame) for v in node.results]

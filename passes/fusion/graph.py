@@ -61,11 +61,12 @@ class Value:
     """A library call, control flow or the function's caller reads its buffer."""
     strides: Shape | None = None
     """Of its buffer; None: row-major."""
+    nbytes: int = field(init=False)
+    """Bytes of its buffer, with a guess for symbols."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its buffer, with a guess for symbols."""
-        return cost.numeric(math.prod(cast(tuple[int, ...], self.shape))) * ir.itemsize(self.dtype)
+    def __post_init__(self) -> None:
+        """Note what is asked for often."""
+        self.nbytes = cost.numeric(math.prod(cast(tuple[int, ...], self.shape))) * ir.itemsize(self.dtype)
 
     def __repr__(self) -> str:
         return f"%{self.number}"
@@ -88,7 +89,7 @@ class Node:
     """The dim along which its operands lie side by side, where it takes a concatenation piece by piece."""
     piece: int | None = None
     """Which of several pieces of a computation it belongs to, done one after the other."""
-    identity: object = None
+    identity: int | None = None
     """What two arithmetic nodes share where the same scalar op serves both."""
 
     @property
@@ -148,6 +149,7 @@ class Graph:
         self.values: dict[SSAValue, Value] = {}
         self.returned: list[Value] = []
         self._count = 0
+        self._identities: dict[object, int] = {}
         for argument in block.args:
             node = self._add(Node(Kind.SOURCE, None, (), -1))
             self._result(node, argument)
@@ -205,7 +207,7 @@ class Graph:
                 operand.root = operand.required = True
         if isinstance(op, prim.PrimOp):
             node.cost = self.prices.additions(op)
-            node.identity = (type(op), *op.properties.values())
+            node.identity = self._identities.setdefault((type(op), *op.properties.values()), len(self._identities))
         for result in op.results:
             self._result(node, result)
 

@@ -32,7 +32,7 @@ class Refused(Exception):
 
 @dataclass(eq=False, slots=True)
 class Instr:
-    """One scalar op. `bits`: the dims it depends on; `level`: the row walk it is part of."""
+    """One scalar op. `bits`: the dims it depends on; `level`: the row walk it is part of, known at level `after`."""
 
     kind: str
     args: tuple[Instr, ...]
@@ -42,12 +42,8 @@ class Instr:
     number: int
     bits: int
     level: int
+    after: int
     cost: float
-
-    @property
-    def after(self) -> int:
-        """The level at which its value is known."""
-        return self.level + (self.kind in ("reduce", "dot"))
 
 
 class Instructions:
@@ -56,14 +52,15 @@ class Instructions:
     def __init__(self, sizes: Sequence[Dim]) -> None:
         self.sizes = tuple(sizes)
         self.instrs: list[Instr] = []
+        self._loads: list[Instr] = []
         self._made: dict[object, Instr] = {}
         self._checked: dict[Instr, int] = {}
         self._checks: list[Instr] = []
         self._bounds: list[Dim] = []
 
     def loads(self) -> list[Instr]:
-        """Give its loads; `data` is (value, index)."""
-        return [i for i in self.instrs if i.kind == "load"]
+        """Give its loads; `data` is (value, index, whether a predicate guards it)."""
+        return self._loads
 
     def bound(self, atom: Atom) -> Dim | None:
         """How many values a dim of the space or a checked index takes."""
@@ -94,27 +91,26 @@ class Instructions:
         bits, level = 0, 0
         for a in args:
             bits |= a.bits
-            level = max(level, a.after)
+            if a.after > level:
+                level = a.after
+        after = level
         if kind in ("reduce", "dot"):
             bits &= ~mask(cast("tuple[str, frozenset[int]]", data)[1])
+            after += 1
         elif kind == "load":
-            bits |= self._index_bits(cast("tuple[Value, Index]", data)[1])
+            bits |= index_bits(cast("tuple[Value, Index]", data)[1])
         elif kind == "index":
             bits |= mask(cast(Expr, data).dims())
         elif kind == "cumulative":
             bits |= mask(cast("tuple[str, frozenset[int], bool]", data)[1])
-        made = Instr(kind, args, dtype, data, op, len(self.instrs), bits, level, cost)
+        number = len(self.instrs)
+        made = self._made[key] = Instr(kind, args, dtype, data, op, number, bits, level, after, cost)
         self.instrs.append(made)
-        self._made[key] = made
-        if len(self.instrs) > LARGEST_BODY:
+        if kind == "load":
+            self._loads.append(made)
+        if number >= LARGEST_BODY:
             raise Refused(f"the body would have more than {LARGEST_BODY} ops")
         return made
-
-    def _index_bits(self, index: Index) -> int:
-        bits = 0
-        for expr in index:
-            bits |= mask(expr.dims())
-        return bits
 
     def _named(self, index: Index) -> tuple[Instr, ...]:
         """The checked indices that an index names, in order."""
@@ -183,6 +179,15 @@ def linear_position(index: Sequence[Expr], shape: Sequence[Dim]) -> Expr:
 def mask(dims: frozenset[int]) -> int:
     """A set of dims as bits."""
     return sum(1 << d for d in dims)
+
+
+@cache
+def index_bits(index: Index) -> int:
+    """The dims that an index depends on, as bits."""
+    bits = 0
+    for expr in index:
+        bits |= mask(expr.dims())
+    return bits
 
 
 def identity(kind: str, dtype: str) -> LiteralValue:

@@ -133,7 +133,7 @@ class Merger:
 
     def is_read(self, value: Value, inside: tuple[Unit, ...] = ()) -> bool:
         """Whether anything but these units reads the buffer of a value."""
-        return value.required or any(u not in inside for u in self.readers.get(value, ()))
+        return value.required or any([u not in inside for u in self.readers.get(value, ())])
 
     def in_order(self) -> list[Unit]:
         """Give all steps, each after what it reads; of those that could come next, the one that ends first."""
@@ -284,11 +284,12 @@ class Merger:
     def _between(self, first: Cluster, second: Cluster) -> list[Cluster]:
         """The kernels that need `first` and that `second` needs, in order; none where many or a library call are."""
         found: dict[Cluster, None] = {}
+        free: set[Unit] = set()
         stack: list[Cluster] = [second]
         while stack:
             later = stack.pop()
             for unit in {self.home[v] for v in later.reads if v in self.home} - {first, later}:
-                if unit in found or not self._needs(unit, first):
+                if unit in found or not self._needs(unit, first, free):
                     continue
                 if not isinstance(unit, Cluster) or len(found) == MOST_BETWEEN:
                     return []
@@ -296,10 +297,14 @@ class Merger:
                 stack.append(unit)
         return sorted(found, key=lambda c: c.last)
 
-    def _needs(self, later: Unit, earlier: Cluster) -> bool:
-        """Whether a step reads what `earlier` writes, itself or through others."""
-        direct = any(self.home.get(v) is earlier for v in self._reads(later))
-        return direct or self.waits(later, earlier)
+    def _needs(self, later: Unit, earlier: Cluster, free: set[Unit]) -> bool:
+        """Whether a step reads what `earlier` writes, itself or through others; `free`: steps known not to."""
+        if later in free:
+            return False
+        if any([self.home.get(v) is earlier for v in self._reads(later)]) or self.waits(later, earlier, free):
+            return True
+        free.add(later)
+        return False
 
     def _merge(self, first: Cluster, second: Cluster) -> Cluster:
         largest = LARGEST_ON_GPU if self._launches_cost else LARGEST_KERNEL
@@ -329,27 +334,33 @@ class Merger:
         a, b = _last_node(first), _last_node(second)
         self.refusals[a, b] = Refusal(a, b, reason)
 
-    def waits(self, later: Unit, earlier: Unit) -> bool:
-        """Whether `later` needs a kernel or a library call through some third step."""
+    def waits(self, later: Unit, earlier: Unit, free: set[Unit] | None = None) -> bool:
+        """Whether `later` needs a kernel or a library call through some third step.
+
+        `free`: steps known not to need it at all; those that are found to be so are added.
+        """
         bound = earlier.last if isinstance(earlier, Cluster) else earlier.number
-        seen: set[Unit] = {later}
+        home, depth = self.home, self._depth
+        seen: set[Unit] = {later} if free is None else {later, *free}
         stack: list[Unit] = []
         for value in self._reads(later):
-            unit = self.home.get(value)
+            unit = home.get(value)
             if unit is not None and unit is not earlier and unit not in seen:
                 seen.add(unit)
                 stack.append(unit)
         while stack:
             unit = stack.pop()
-            if self._depth[unit] < bound:
+            if depth[unit] < bound:
                 continue
             for value in self._reads(unit):
-                before = self.home.get(value)
+                before = home.get(value)
                 if before is earlier:
                     return True
                 if before is not None and before not in seen:
                     seen.add(before)
                     stack.append(before)
+        if free is not None:
+            free |= seen - {later}
         return False
 
     def _deepen(self, unit: Unit) -> None:

@@ -10,7 +10,7 @@ from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.access import Index
 from isthmus.passes.fusion.draft import Draft, anchors
 from isthmus.passes.fusion.graph import Kind, Node, kept
-from isthmus.passes.fusion.instructions import Refused, mask
+from isthmus.passes.fusion.instructions import Refused, index_bits
 from isthmus.sizes import Dim
 
 
@@ -52,12 +52,12 @@ def parallel_dims(draft: Draft, frames: Mapping[Node, Index]) -> int:
     places: list[int] = []
     for node, frame in frames.items():
         if node.kind is Kind.PARTIAL:
-            columns |= _bits(frame[d] for d in kept(node))
-            most &= _bits(frame)
-            places.append(_bits(frame))
+            columns |= index_bits(tuple([frame[d] for d in kept(node)]))
+            most &= index_bits(frame)
+            places.append(index_bits(frame))
             continue
         walked = _walked(node, frame)
-        own = _bits(e for _, at in anchors(node, frame)[:1] for e in at)
+        own = index_bits(anchors(node, frame)[0][1])
         if walked:
             if exact is not None and exact != everything & ~walked:
                 raise Refused("its reductions leave different dims")
@@ -86,7 +86,7 @@ def _require_counted(draft: Draft, frames: Mapping[Node, Index], rows: int) -> N
     """A partial result takes a value that is the same along a row once, which is wrong for sums along that row."""
     for sink in draft.sinks:
         if sink.kind == "accumulate" and sink.combine in ("add", "mul"):
-            missing = _bits(frames[sink.value.maker]) & rows & ~(sink.instr.bits | _bits(sink.index))
+            missing = index_bits(frames[sink.value.maker]) & rows & ~(sink.instr.bits | index_bits(sink.index))
             if missing:
                 raise Refused("a value that is the same along a row would be summed once")
 
@@ -103,16 +103,9 @@ def point_count(draft: Draft, parallel: int) -> int:
 def _walked(node: Node, frame: Index) -> int:
     """The dims that a node needs as row dims."""
     if node.kind in (Kind.REDUCE, Kind.CUMULATIVE):
-        return _bits(frame[d] for d in node.reduced)
+        return index_bits(tuple([frame[d] for d in node.reduced]))
     if node.kind is Kind.WINDOW:
-        return _bits(frame[len(node.value.shape) :])
+        return index_bits(frame[len(node.value.shape) :])
     if node.kind is Kind.SCATTER:
-        return _bits(frame[: len(node.operands[2].shape)])
+        return index_bits(frame[: len(node.operands[2].shape)])
     return 0
-
-
-def _bits(exprs: object) -> int:
-    found = frozenset[int]()
-    for expr in cast("tuple[Expr, ...]", exprs):
-        found |= expr.dims()
-    return mask(found)

@@ -20,10 +20,13 @@ def traffic(draft: Draft, parallel: int, strides: Strides, prices: Prices) -> fl
     """Give the weighted bytes that a kernel reads and writes, symbols guessed."""
     touched: dict[Value, float] = {}
     weights: dict[Value, float] = {}
+    counts: dict[int, int] = {}
     for instr in draft.loads():
         value, index, _ = cast("tuple[Value, Index, bool]", instr.data)
         bits = instr.bits
-        touched[value] = touched.get(value, 0.0) + points(draft, bits)
+        if (count := counts.get(bits)) is None:
+            count = counts[bits] = points(draft, bits)
+        touched[value] = touched.get(value, 0.0) + count
         weights[value] = max(weights.get(value, 1.0), _weight(draft, parallel, value, index, bits, strides, prices))
     total = 0.0
     for value, count in touched.items():
