@@ -156,17 +156,8 @@ def _rebuilt(op: kernel.FusedOp, maps: Mapping[Operation, kernel.Map], lengths: 
     types = [ir.tensor((length,), ir.dtype_of(value)) for value, length in buffers]
     count = len(op.inputs)
     body, values = Block(), dict[SSAValue, SSAValue]()
-    made: list[Operation] = []
     for inner in op.block.ops:
-        properties: dict[str, Attribute] = dict(inner.properties)
-        if inner in maps:
-            properties["map"] = maps[inner]
-        operands = [values[v] for v in ir.operands_of(inner)]
-        copy = ir.create_op(type(inner), operands, [r.type for r in inner.results], properties)
-        copy.attributes.update(inner.attributes)
-        values.update(zip(inner.results, copy.results, strict=True))
-        made.append(copy)
-    body.add_ops(made)
+        kernel.copy_into(body, inner, values, {"map": maps[inner]} if inner in maps else {})
     decisions: dict[str, Attribute] = {name: Literal.of(value) for name, value in _ANY_LENGTH.items()}
     decisions.update({n: op.properties[n] for n in ("width", "unroll") if n in op.properties})
     arguments = Block(arg_types=types[:count]).args

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 from typing import cast
 
@@ -103,6 +103,15 @@ def leading_to(kernel: LoopNest, ends: Iterable[Operation], given: Container[Ope
             if op not in given:
                 stack += [cast(Operation, v.owner) for v in ir.operands_of(op)]
     return [op for op in kernel.block.ops if op in found]
+
+
+def copy_into(block: Block, op: Operation, values: dict[SSAValue, SSAValue], changes: Mapping[str, Attribute]) -> None:
+    """Add a copy of a body's op to another block, with other properties; `values` says what each value is there."""
+    operands, types = [values[v] for v in ir.operands_of(op)], [r.type for r in op.results]
+    made = ir.create_op(type(op), operands, types, {**op.properties, **changes}, location=op.location)
+    made.attributes.update(op.attributes)
+    block.add_op(made)
+    values.update(zip(op.results, made.results, strict=True))
 
 
 LINE = 64

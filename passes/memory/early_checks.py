@@ -102,13 +102,7 @@ def _alone(op: kernel.LoopNest, check: kernel.CheckOp) -> Operation:
     block = Block()
     values: dict[SSAValue, SSAValue] = {}
     for inner in wanted:
-        operands = [values[v] for v in ir.operands_of(inner)]
-        properties = dict(inner.properties)
-        if inner is load:
-            properties |= {"operand": Literal.of(0), "map": here}
-        made = ir.create_op(type(inner), operands, [r.type for r in inner.results], properties, location=inner.location)
-        block.add_op(made)
-        values.update(zip(inner.results, made.results, strict=True))
+        kernel.copy_into(block, inner, values, {"operand": Literal.of(0), "map": here} if inner is load else {})
     store = {"result": Literal.of(0), "map": here}
     block.add_op(ir.create_op(kernel.StoreOp, [values[check.y]], [], store))
     properties = {"sizes": Literal.of(shape), "classes": Literal.of(("parallel",) * len(shape))}

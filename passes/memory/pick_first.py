@@ -22,6 +22,7 @@ The same is done where one kernel both walks and picks.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -144,10 +145,7 @@ def _picking(op: kernel.FusedOp, load: kernel.LoadOp, dims: tuple[int, ...]) -> 
     new = [dim(dims.index(d)) if d in dims else dim(0) for d in range(len(op.sizes_))]
     block, values = Block(), dict[SSAValue, SSAValue]()
     for inner in wanted:
-        properties = dict(inner.properties)
-        if isinstance(inner, kernel.LoadOp):
-            properties["operand"] = Literal.of(inputs.index(op.inputs[cast(int, inner.operand.data)]))
-        _copy(inner, block, values, _moved(properties, new))
+        kernel.copy_into(block, inner, values, _moved(inner, new) | _renumbered(inner, op.inputs, inputs))
     sizes = tuple(op.sizes_[d] for d in dims)
     store = {"result": Literal.of(0), "map": kernel.Map.identity(len(dims))}
     block.add_op(ir.create_op(kernel.StoreOp, [values[load.y]], [], store))
@@ -156,19 +154,16 @@ def _picking(op: kernel.FusedOp, load: kernel.LoadOp, dims: tuple[int, ...]) -> 
     return ir.create_op(kernel.FusedOp, inputs, [result], properties, regions=[Region([block])], location=op.location)
 
 
-def _moved(properties: dict[str, Attribute], new: list[kernel.Expr]) -> dict[str, Attribute]:
-    map_ = properties.get("map")
-    if isinstance(map_, kernel.Map):
-        properties["map"] = kernel.Map.of(tuple(e.substitute(new) for e in map_.data))
-    return properties
+def _moved(inner: Operation, new: list[kernel.Expr]) -> dict[str, Attribute]:
+    map_ = inner.properties.get("map")
+    return {"map": kernel.Map.of(tuple(e.substitute(new) for e in map_.data))} if isinstance(map_, kernel.Map) else {}
 
 
-def _copy(inner: Operation, block: Block, values: dict[SSAValue, SSAValue], properties: dict[str, Attribute]) -> None:
-    operands = [values[v] for v in ir.operands_of(inner)]
-    types = [r.type for r in inner.results]
-    made = ir.create_op(type(inner), operands, types, properties, location=inner.location)
-    block.add_op(made)
-    values.update(zip(inner.results, made.results, strict=True))
+def _renumbered(inner: Operation, old: Sequence[SSAValue], new: list[SSAValue]) -> dict[str, Attribute]:
+    """The number that what a load reads has among other operands."""
+    if not isinstance(inner, kernel.LoadOp):
+        return {}
+    return {"operand": Literal.of(new.index(old[cast(int, inner.operand.data)]))}
 
 
 def _reading(op: kernel.FusedOp, made: dict[Operation, tuple[SSAValue, kernel.Map]]) -> kernel.FusedOp:
@@ -180,7 +175,6 @@ def _reading(op: kernel.FusedOp, made: dict[Operation, tuple[SSAValue, kernel.Ma
     inputs = list(dict.fromkeys([v for v in op.inputs if v in {*used, *started}] + [v for v, _ in made.values()]))
     block, values = Block(), dict[SSAValue, SSAValue]()
     for inner in needed:
-        properties = dict(inner.properties)
         if inner in made:
             value, map_ = made[inner]
             picked = {"operand": Literal.of(inputs.index(value)), "map": map_}
@@ -188,9 +182,7 @@ def _reading(op: kernel.FusedOp, made: dict[Operation, tuple[SSAValue, kernel.Ma
             block.add_op(load)
             values[inner.results[0]] = load.results[0]
             continue
-        if isinstance(inner, kernel.LoadOp):
-            properties["operand"] = Literal.of(inputs.index(op.inputs[cast(int, inner.operand.data)]))
-        _copy(inner, block, values, properties)
+        kernel.copy_into(block, inner, values, _renumbered(inner, op.inputs, inputs))
     properties = dict(op.properties)
     if op.initial is not None:
         starts = [None if n is None else inputs.index(op.inputs[n]) for n in op.initial_]
