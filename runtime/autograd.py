@@ -91,6 +91,19 @@ class _Sources:
         return _Sources(tuple(convention.saved[j] for j in kept), tuple(renamed))
 
 
+class _Backward:
+    """A compiled backward and what it says of itself, asked once: it runs where Python is slow."""
+
+    __slots__ = ("from_arena", "overwrites", "run", "sizes_wanted")
+
+    def __init__(self, run: Executable) -> None:
+        self.run = run
+        self.overwrites: frozenset[int] = getattr(run, "overwrites", frozenset())
+        restores = cast(RestoringExecutable, run) if hasattr(run, "run_from_arena") else None
+        self.from_arena = restores.run_from_arena if restores is not None else None
+        self.sizes_wanted = restores.sizes_wanted if restores is not None else ()
+
+
 class TapeNode:
     """A forward that knows its backward.
 
@@ -128,12 +141,13 @@ class TapeNode:
         self._arena_forward = cast(SavingExecutable, forward) if in_arena else None
         self._inference = inference or forward
         self._make_backward = make_backward
-        self._backward: Executable | None = None
+        self._backward: _Backward | None = None
         self._make_derivative = make_derivative
         self._derivative: TapeNode | None = None
         self._lock = threading.RLock()
         wanted = set(convention.gradients)
         self._unwanted = tuple(i for i in range(convention.arguments) if i not in wanted)
+        self._gives_all = convention.gradients == tuple(range(convention.arguments))
         self._keeper = PrimalKeeper(convention)
         self._sources = {in_arena: _Sources.of(convention, in_arena) for in_arena in (False, True)}
         self._handed_over = frozenset(
@@ -241,18 +255,21 @@ class TapeNode:
     def pull(self, ctx: FunctionCtx, tangents: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         """Give one gradient per argument of the function torch applied (called by torch)."""
         gradients: list[Tensor | None] = [None] * self.convention.arguments
-        if not all(t is None for t in tangents):
-            run: _Run = ctx.run  # pyright: ignore
-            pull = self._pull_differentiably if torch.is_grad_enabled() else self._pull_compiled
-            keeps = backward_keeps_graph()
-            if any_batched(tangents):
-                found = one_by_one(lambda entries: pull(ctx, run, entries, keeps=True), tangents)
-            else:
-                found = pull(ctx, run, tangents, keeps=keeps)
-            if not keeps:
-                self._let_go(run)
-            for i, gradient in zip(self.convention.gradients, found, strict=True):
-                gradients[i] = gradient
+        if tangents[0] is None and all([t is None for t in tangents]):
+            return (None, *gradients)
+        run: _Run = ctx.run  # pyright: ignore
+        pull = self._pull_differentiably if torch.is_grad_enabled() else self._pull_compiled
+        keeps = backward_keeps_graph()
+        if any_batched(tangents):
+            found = one_by_one(lambda entries: pull(ctx, run, entries, keeps=True), tangents)
+        else:
+            found = pull(ctx, run, tangents, keeps=keeps)
+        if not keeps:
+            self._let_go(run)
+        if self._gives_all:
+            return (None, *found)
+        for i, gradient in zip(self.convention.gradients, found, strict=True):
+            gradients[i] = gradient
         return (None, *gradients)
 
     def _pull_compiled(
@@ -271,16 +288,16 @@ class TapeNode:
             else:
                 arguments.append(run.sizes[source.name])
         self.counters.backward_calls += 1
-        overwrites: frozenset[int] = getattr(backward, "overwrites", frozenset())
         if run.lease is None:
-            for k in overwrites:  # tensors of hooks
+            for k in backward.overwrites:  # tensors of hooks
                 arguments[k] = cast(Tensor, arguments[k]).clone()
-            return _run(backward, arguments)
-        note_call(backward)
-        restoring = cast(RestoringExecutable, backward)
-        arguments.extend(run.sizes[name] for name in restoring.sizes_wanted)
+            return _run(backward.run, arguments)
+        note_call(backward.run)
+        assert backward.from_arena is not None
+        if backward.sizes_wanted:
+            arguments.extend([run.sizes[name] for name in backward.sizes_wanted])
         arena = kept[len(self._sources[True].saved)]
-        return restoring.run_from_arena(arguments, arena.clone() if overwrites and keeps else arena)
+        return backward.from_arena(arguments, arena.clone() if backward.overwrites and keeps else arena)
 
     def _let_go(self, run: _Run) -> None:
         """The engine frees what torch saved; free the rest."""
@@ -320,13 +337,13 @@ class TapeNode:
 
     # ---- What is compiled on demand
 
-    def _backward_now(self) -> Executable:
+    def _backward_now(self) -> _Backward:
         if self._backward is None:
             with self._lock:
                 if self._backward is None:
                     if self._make_backward is None:
                         raise UnsupportedError("this function was compiled without a backward")
-                    self._backward = self._make_backward()
+                    self._backward = _Backward(self._make_backward())
                     self.counters.backward_compiles += 1
         return self._backward
 
