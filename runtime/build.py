@@ -60,9 +60,10 @@ def build(
         loaded = load_kernels(kernels, target, threads=threads, note=note)
         object_ = _object("program", text, target, lambda: text, level=0)
     else:
-        texts = [make() for make in kernels.values()]
+        texts = {name: make() for name, make in kernels.items()}
         note("emit")
-        alone = cpu.load(cpu.compile_all(texts, target, threads=threads))
+        groups = [[texts[name] for name in names] for names in _together(texts)]
+        alone = cpu.load(cpu.compile_all(groups, target, threads=threads))
         loaded = dict.fromkeys(kernels, alone)
         object_ = cpu.compile_text(text, target, 0)
     note("compile")
@@ -114,45 +115,78 @@ def load_kernels(
         missing = {name: make for name, make in kernels.items() if name not in found}
         if missing:
             objects = _objects(missing, target, threads, note)
-            shared: dict[str, Loaded] = {}
-            for name in _shared_by(objects) - missing.keys():
-                there = _kernels.get((target.key, name))
-                if there is None:
-                    there = _kernels[target.key, name] = cpu.load([_kept(name, target)])
-                shared[name] = there
-            addresses = {name: there[name] for name, there in shared.items()}
-            there = cpu.load(objects, addresses, needs=tuple(set(shared.values())))
+            there = _linked(objects, target)
             note("link")
             for name in missing:
                 found[name] = _kernels[target.key, name] = there
         return found
 
 
+def _linked(objects: Iterable[bytes], target: Target) -> Loaded:
+    """Load objects, and before them the shared functions that they call and do not define."""
+    shared: dict[str, Loaded] = {}
+    for name in _shared_by(objects):
+        there = _kernels.get((target.key, name))
+        if there is None:
+            there = _kernels[target.key, name] = _linked([_kept(name, target)], target)
+        shared[name] = there
+    addresses = {name: there[name] for name, there in shared.items()}
+    return cpu.load(objects, addresses, needs=tuple(set(shared.values())))
+
+
 def _shared_by(objects: Iterable[bytes]) -> set[str]:
     """The functions of other kernels' objects that these call."""
-    return {name for data in objects for name in symbols_of(data).undefined if name.startswith(SHARED)}
+    symbols = [symbols_of(data) for data in objects]
+    defined = {name for each in symbols for name in each.defined}
+    return {name for each in symbols for name in each.undefined if name.startswith(SHARED)} - defined
 
 
 def _kept(name: str, target: Target) -> bytes:
-    data = cache.current().get(cache.digest("kernel", name, *versions(target)))
-    if data is None:
+    found = _object_of(name, target)
+    if found is None:
         raise KeyError(f"'{name}' is no longer kept")
-    return data
+    return found[1]
+
+
+REFERENCE = b"in "
+"""What the entry of a kernel begins with whose code is in an object of several; the key of that follows."""
+
+
+def _object_of(name: str, target: Target) -> tuple[str, bytes] | None:
+    """The key and the object that has a kernel's code, where it is kept."""
+    store, key = cache.current(), cache.digest("kernel", name, *versions(target))
+    data = store.get(key)
+    if data is not None and data.startswith(REFERENCE):
+        key = data[len(REFERENCE) :].decode()
+        data = store.get(key)
+    return None if data is None else (key, data)
 
 
 def _objects(kernels: Mapping[str, MakeText], target: Target, threads: int, note: Note) -> list[bytes]:
-    store = cache.current()
-    keys = {name: cache.digest("kernel", name, *versions(target)) for name in kernels}
-    objects = {name: store.get(keys[name]) for name in kernels}
-    missing = [name for name, data in objects.items() if data is None]
-    texts = [kernels[name]() for name in missing]
+    found = {name: _object_of(name, target) for name in kernels}
+    objects = dict(entry for entry in found.values() if entry is not None)
+    texts = {name: kernels[name]() for name, entry in found.items() if entry is None}
     note("emit")
-    made = cpu.compile_all(texts, target, threads=threads)
+    groups = _together(texts)
+    made = cpu.compile_all([[texts[name] for name in names] for names in groups], target, threads=threads)
     note("compile")
-    for name, data in zip(missing, made, strict=True):
-        store.put(keys[name], data)
-        objects[name] = data
-    return [data for data in objects.values() if data is not None]
+    store = cache.current()
+    for names, data in zip(groups, made, strict=True):
+        keys = [cache.digest("kernel", name, *versions(target)) for name in names]
+        key = keys[0] if len(keys) == 1 else cache.digest("kernels", *keys)
+        objects[key] = data
+        store.put(key, data)
+        for own in keys if len(keys) > 1 else ():
+            store.put(own, REFERENCE + key.encode())
+    return list(objects.values())
+
+
+def _together(texts: Mapping[str, str]) -> list[list[str]]:
+    """The names of kernels, those together that become one object; what kernels share is apart from them."""
+    groups: dict[object, list[str]] = {}
+    for name, text in texts.items():
+        groups.setdefault((name.startswith(SHARED), cpu.settings(text)), []).append(name)
+    return list(groups.values())
 
 
 def _object(kind: str, identity: str, target: Target, make: MakeText, level: int) -> bytes:

@@ -167,14 +167,14 @@ def _optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine, level: int) -
     manager.run(module, builder)
 
 
-def _parse(text: str) -> llvm.ModuleRef:
-    """Parse and verify one module in a context of its own; whoever asks closes it.
+def _parse(text: str, context: llvm.ContextRef | None = None) -> llvm.ModuleRef:
+    """Parse and verify one module, in a context of its own where none is given; whoever asks closes it.
 
     Left to the garbage collector (an exception's frames hold it), it could be freed after its context. Raises IRError
     that shows the line which LLVM refuses.
     """
     try:
-        module = llvm.parse_assembly(text, llvm.create_context())
+        module = llvm.parse_assembly(text, context or llvm.create_context())
         try:
             module.verify()
         except RuntimeError:
@@ -197,12 +197,24 @@ def compile_text(text: str, target: Target, level: int = 1) -> bytes:
     cleaning, for kernels that are emitted as explicit vectors, 2 LLVM's whole pipeline with its
     vectorisers. Raises IRError where LLVM refuses the text.
     """
-    with _parse(text) as module:
+    return _compile([text], target, level)
+
+
+def settings(text: str) -> tuple[int, bool]:
+    """What modules must have in common to be compiled into one object."""
+    return _effort(text), text.startswith(ADDRESSES_AS_WRITTEN)
+
+
+def _compile(texts: Sequence[str], target: Target, level: int) -> bytes:
+    context = llvm.create_context()
+    with _parse(texts[0], context) as module:
+        for text in texts[1:]:
+            module.link_in(_parse(text, context))  # which it consumes
         module.triple = target.triple
         module.data_layout = target.layout
-        machine = _machine(target, _effort(text) if level else 0)
+        machine = _machine(target, _effort(texts[0]) if level else 0)
         _optimize(module, machine, level)
-        with _looking_for_addresses(text):
+        with _looking_for_addresses(texts[0]):
             return machine.emit_object(module)
 
 
@@ -235,13 +247,16 @@ def unlock_compilation() -> None:
                 wrapper._lock = contextlib.nullcontext()
 
 
-def compile_all(texts: Sequence[str], target: Target, level: int = 1, *, threads: int = 1) -> list[bytes]:
-    """Compile several modules, each into its own object, in the order given."""
-    if threads <= 1 or len(texts) <= 1:
-        return [compile_text(text, target, level) for text in texts]
+def compile_all(groups: Sequence[Sequence[str]], target: Target, level: int = 1, *, threads: int = 1) -> list[bytes]:
+    """Compile groups of modules, each into one object, in the order given; those of a group have the same `settings`.
+
+    LLVM makes its passes anew for each object, which takes as long as a short kernel.
+    """
+    if threads <= 1 or len(groups) <= 1:
+        return [_compile(texts, target, level) for texts in groups]
     unlock_compilation()
-    with ThreadPoolExecutor(min(threads, len(texts))) as pool:
-        return list(pool.map(lambda text: compile_text(text, target, level), texts))
+    with ThreadPoolExecutor(min(threads, len(groups))) as pool:
+        return list(pool.map(lambda texts: _compile(texts, target, level), groups))
 
 
 class Loaded:

@@ -95,6 +95,20 @@ def test_a_kernel_without_what_it_shares_is_refused(store: cache.Cache) -> None:
         build.load_kernels({"kernel_calls": lambda: CALLER}, cpu.host_target())
 
 
+def test_kernels_that_were_compiled_together_are_found_one_by_one(store: cache.Cache) -> None:
+    target = cpu.host_target()
+    texts = {name: CALLED.replace("contract_third", name) for name in ("kernel_a", "kernel_b")}
+    made = build.load_kernels({name: lambda text=text: text for name, text in texts.items()}, target)
+    assert made["kernel_a"] is made["kernel_b"]  # one object
+    del made
+    assert "kernel_b" in build.load_kernels({"kernel_b": never}, target)["kernel_b"]
+    memory = store._memory  # type: ignore[attr-defined]
+    (together,) = [k for k, data in memory.items() if not data.startswith(build.REFERENCE)]
+    memory.pop(together)
+    store._path(together).unlink()  # type: ignore[attr-defined]  # as the bound of the cache may do
+    assert build.load_kernels({"kernel_b": lambda: texts["kernel_b"]}, target)["kernel_b"]["kernel_b"]
+
+
 def test_without_the_cache_everything_is_compiled(store: cache.Cache) -> None:
     program = _parts()
     made = build.build(*program, cpu.host_target(), use_cache=False)

@@ -153,9 +153,9 @@ def test_threads_compile_and_load_at_once() -> None:
 
 
 def test_compile_all_on_threads_gives_the_same_objects() -> None:
-    texts = [ADD.format(k=k) for k in range(8)]
+    groups = [[ADD.format(k=k), ADD.format(k=k + 10)] for k in range(8)]
     target = cpu.host_target()
-    assert cpu.compile_all(texts, target, threads=3) == cpu.compile_all(texts, target)
+    assert cpu.compile_all(groups, target, threads=3) == cpu.compile_all(groups, target)
 
 
 def test_parallel_regions_use_torchs_own_pool() -> None:
