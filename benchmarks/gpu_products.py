@@ -21,7 +21,7 @@ import isthmus
 from isthmus import ir
 from isthmus.codegen.cpu.kernel import kernel_name
 from isthmus.dialects import kernel, new_context
-from isthmus.driver.on_device import _generator
+from isthmus.driver.on_device import _generator  # pyright: ignore[reportPrivateUsage]
 from isthmus.ir import Literal
 from isthmus.passes.memory.contract_schedule_gpu import schedule_contraction
 from isthmus.runtime.cuda_driver import driver
