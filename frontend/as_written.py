@@ -50,5 +50,3 @@ def dynamo_off() -> Generator[None]:
     """Run functions that Dynamo compiles as they are written."""
     with set_stance("force_eager"):
         yield
-
-

@@ -17,6 +17,7 @@ from isthmus import diagnostics
 from isthmus.diagnostics import CompileError, SourceLocation, UnsupportedError
 from isthmus.frontend import dynamo_imports, dynamo_repairs, overlap
 from isthmus.frontend.active import MeetingTransforms
+from isthmus.frontend.as_written import is_followed_graph
 from isthmus.frontend.captured import Captured, CompileCaptured, Compiled
 from isthmus.frontend.collector import collector_paused
 from isthmus.frontend.import_fx import import_graph
@@ -110,6 +111,9 @@ class DynamoBackend(dynamo_imports.Plain):
         self.log.graphs.append(entry)
         self._note_break(graph)
         dynamo_repairs.guard_held_tensors(graph)
+        if is_followed_graph(graph):
+            entry.fallback = UnsupportedError("what calls it follows its operators, or tensors without data are given")
+            return graph.forward
         try:
             captured = _imported(graph, example_inputs, entry)
             entry.captured = captured

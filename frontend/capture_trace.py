@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from isthmus.diagnostics import UnsupportedError
 from isthmus.frontend import overlap
+from isthmus.frontend.as_written import have_no_data, is_followed
 from isthmus.frontend.capture_dynamo import CapturedGraph, CaptureLog
 from isthmus.frontend.captured import CompileCaptured, Compiled, Value
 from isthmus.frontend.generation import generation
@@ -68,6 +69,8 @@ class TracedFunction:
         return _traced_of, (self.function, self.compile_captured, self.dynamic, self.fullgraph, self.limit)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
+        if is_followed():
+            return self.function(*args, **kwargs)
         leaves, structure = _flatten(args, kwargs)
         if self._generation != generation():
             self._entries.clear()
@@ -89,7 +92,7 @@ class TracedFunction:
     def _run_new(
         self, leaves: Sequence[object], structure: object, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        if self._is_over:
+        if self._is_over or have_no_data(leaves):
             return self.function(*args, **kwargs)
         mismatches = [m for e in self._entries if (m := e.guard.mismatch(leaves, structure)) is not None]
         if len(self._entries) >= self.limit:

@@ -139,7 +139,7 @@ def _attempt(call: _Call, known: Sequence[sympy.Basic], remember: bool) -> tuple
     reads = AttributeReads()
     with _TRACING, restored_modes(), unchanged(modules, recorder), intercepted(recorder), reads:
         calls = PythonCalls(recorder, KnownNodes(recorder) if remember else None)
-        with _retried(calls, outside), fake_mode, Memo(fake_mode), python_dispatcher(), recorder, calls:
+        with dynamo_off(), _retried(calls, outside), fake_mode, Memo(fake_mode), python_dispatcher(), recorder, calls:
             result = function(*given, **named)
         result = calls.backward.wrapped(opened(result))
         flat, spec = pytree.tree_flatten(result)
