@@ -26,6 +26,9 @@ OWN_SAVED = "isthmus.own_saved"
 """Attribute of a backward function: the saved values that nobody else has, so that it may write over them."""
 
 
+WRITTEN_BACK = "isthmus.written_back"
+"""Attribute of a planned function: the results that the program itself copies to the arguments they are to replace."""
+
 ZERO = "autodiff.zero"
 """Attribute of a gradient that no cotangent reached: zeros, which do not follow from any tangent."""
 

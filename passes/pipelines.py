@@ -31,6 +31,8 @@ CHUNK_ROWS = "chunk-rows"
 
 GROUP_DOTS = "group-dots"
 
+PLAN = "plan-memory"
+
 KERNELS = (
     "select-library",
     "decompose{to=elementary}",
@@ -41,14 +43,15 @@ KERNELS = (
     FUSE,
     "join-in-place",
     "schedule",
-    "plan-memory",
+    PLAN,
 )
 """From primitives to planned kernels, for one direction."""
 
 
 def cpu_kernels(contractions: str = "auto") -> tuple[str, ...]:
     """Give the passes from primitives to planned kernels for a CPU; `contractions` as `fuse` takes it."""
-    return tuple(f"fuse{{contractions={contractions}}}" if text == FUSE else text for text in KERNELS)
+    own = {FUSE: f"fuse{{contractions={contractions}}}", PLAN: "plan-memory{write-back=65536}"}
+    return tuple(own.get(text, text) for text in KERNELS)
 
 
 def gpu_kernels(contractions: str = "auto", *, tf32: bool = False) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from isthmus.dialects.program import (
     SizeSource,
     Step,
 )
-from isthmus.dialects.signature import Signature
+from isthmus.dialects.signature import WRITTEN_BACK, Signature
 from isthmus.ir import Literal, LiteralValue, Shape
 from isthmus.sizes import Dim, Size
 
@@ -300,9 +300,15 @@ class _Reader:
         assert terminator is not None
         results: list[Buffer] = []
         given: set[Place] = set()
+        back: list[Copy] = []
+        written_back = ir.literal(self._func, WRITTEN_BACK) or ()
         for number, value in enumerate(terminator.operands):
             buffer = self._buffers[value]
-            if number < kept and not self._is_own(number, value, given):
+            if number in cast("tuple[int, ...]", written_back):
+                argument = self._func.body.block.args[cast(int, self._signature.results[number].mutated)]
+                back.append(Copy(buffer, self._buffers[argument]))
+                buffer = self._buffers[argument]
+            elif number < kept and not self._is_own(number, value, given):
                 target = Buffer(Place("output", number), buffer.dtype, buffer.shape, self._strides(number, buffer))
                 self._steps.append(Copy(buffer, target))
                 buffer = target
@@ -310,6 +316,7 @@ class _Reader:
                 raise IRError(f"result {number} of @{self._func.sym_name.data} lives in temporary memory")
             given.add(buffer.place)
             results.append(buffer)
+        self._steps.extend(back)
         return results
 
     def _is_own(self, number: int, value: SSAValue, given: set[Place]) -> bool:

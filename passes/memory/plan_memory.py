@@ -24,7 +24,7 @@ from xdsl.passes import ModulePass
 
 from isthmus import ir
 from isthmus.dialects import kernel
-from isthmus.dialects.signature import Signature, own_saved
+from isthmus.dialects.signature import WRITTEN_BACK, Signature, own_saved
 from isthmus.ir import Literal
 from isthmus.passes.memory.arena import ALIGNMENT, WORD, Interval, aligned, is_small, pack
 from isthmus.passes.memory.scale_saved import scaled_from
@@ -44,10 +44,13 @@ class PlanMemoryPass(ModulePass):
 
     name = "plan-memory"
 
+    write_back: int = 0
+    """New values of arguments of so many bytes, which cannot be made in place, are copied there by the program."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Plan every function of the module."""
         for func in ir.functions(op).values():
-            plan(func)
+            plan(func, self.write_back)
 
 
 @dataclass(eq=False)
@@ -198,10 +201,10 @@ class Lifetimes:
         return self.last_use.get(value, 0) <= self.ends[op]
 
 
-def plan(func: FuncOp) -> None:
+def plan(func: FuncOp, write_back: int = 0) -> None:
     """Write places and arena sizes; all values of a function at the kernel level are placed."""
     lives = Lifetimes(func)
-    handles = _place_results(lives)
+    handles = _place_results(lives, write_back)
     _place_handles(lives, handles)
     buffers = list(dict.fromkeys(lives.buffers.values()))
     temporaries = [b for b in buffers if b.place is None and b.within is None]
@@ -229,10 +232,11 @@ def _inside(part: Buffer) -> Place:
     return *whole.place[:2], start
 
 
-def _place_results(lives: Lifetimes) -> int:
+def _place_results(lives: Lifetimes, write_back: int) -> int:
     """Results have memory of the caller's, saved values the saved arena; gives the first free handle."""
     func, roles = lives.func, lives.signature.results
     returned = ir.operands_of(cast(Operation, func.body.block.last_op))
+    back: list[int] = []
     for number, value in enumerate(returned):
         buffer = lives.buffers.get(value)
         if buffer is None or buffer.place is not None or _is_handle(lives, value):
@@ -243,8 +247,12 @@ def _place_results(lives: Lifetimes) -> int:
             buffer.place = ("argument", scaled.index)
         elif role.mutated is not None and _in_place(lives, value, role.mutated):
             buffer.place = ("argument", role.mutated)
+        elif role.mutated is not None and role.hidden and _may_be_copied(lives, value, role.mutated, write_back):
+            back.append(number)
         elif role.saved is None:
             buffer.place = ("output", number)
+    if back:
+        func.attributes[WRITTEN_BACK] = Literal.of(tuple(back))
     kept: list[Buffer] = []
     for number, value in enumerate(returned):
         buffer = lives.buffers.get(value)
@@ -315,6 +323,15 @@ def _in_place(lives: Lifetimes, value: SSAValue, argument: int) -> bool:
             return False  # its place in the storage is not known here
     number = owner.results.index(value)  # pyright: ignore[reportArgumentType]
     return reads_where_it_writes(owner, number, target, lives.access_of(owner))
+
+
+def _may_be_copied(lives: Lifetimes, value: SSAValue, argument: int, most: int) -> bool:
+    """Whether a small new value may be copied over the old one when all else is done: nobody is given the old one."""
+    target, buffer = lives.func.body.block.args[argument], lives.buffers[value]
+    small = isinstance(buffer.nbytes, int) and buffer.nbytes <= most and buffer.within is None
+    alike = value.type == target.type and kernel.strides_of(value) == kernel.strides_of(target)
+    alone = sum(lives.returns[v] for v in buffer.values) == 1 and not lives.returns[target]
+    return small and alike and alone and len(lives.storage[argument]) == 1
 
 
 def _storage(func: FuncOp, signature: Signature) -> list[list[BlockArgument]]:

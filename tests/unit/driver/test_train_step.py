@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 import isthmus
+from isthmus.dialects.program import Copy
 from tests.unit.driver.whole_steps import (
     OPTIMIZERS,
     assert_same,
@@ -372,3 +373,15 @@ def test_gradients_are_kept_where_asked_for_as_they_were_applied() -> None:
     step(*batches(1)[0])
     assert all(p.grad is g for p, g in zip(mine.parameters(), kept, strict=True))
     assert_same(mine, theirs)
+
+
+def test_what_cannot_be_made_in_place_is_copied_by_the_program() -> None:
+    model = make_model()
+    step = isthmus.train_step(model, mse, AdamW(model.parameters(), 0.01))
+    for x, y in batches(2):
+        step(x, y)
+    node = step.session.programs[-1].node
+    assert node is not None
+    program = node.inference.program  # type: ignore[union-attr]
+    assert any(isinstance(s, Copy) and s.target.place.kind == "argument" for s in program.steps)
+    assert [r.place.kind for r in program.results].count("output") == 1  # the loss
