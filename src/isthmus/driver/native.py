@@ -65,8 +65,13 @@ def for_host(text: str) -> str:
 
 def kernel_text(op: kernel.Kernel, target: Target) -> str:
     """Give the LLVM text of one kernel, without what it shares with others."""
-    text_of = function_text if isinstance(op, kernel.FusedOp) else _tile_text
+    text_of = _elementwise_text if isinstance(op, kernel.FusedOp) else _tile_text
     return text_of(lambda module: emit_kernel(module, op, target, alone=True), target)
+
+
+def _elementwise_text(write: Callable[[Module], object], target: Target) -> str:
+    """Give the LLVM text of a module of loops over elements, which need all registers for what they compute."""
+    return cpu.CONSTANTS_WHERE_USED + function_text(write, target)
 
 
 def _tile_text(write: Callable[[Module], object], target: Target) -> str:

@@ -218,3 +218,32 @@ def test_addresses_stay_as_written_where_the_text_says_so_and_nowhere_else() -> 
     kept = cpu.assembly(cpu.ADDRESSES_AS_WRITTEN + SUM, target)
     assert "imul" in kept and "imul" not in before
     assert cpu.assembly(SUM, target) == before
+
+
+SCALED = """
+define void @scaled(ptr %x, i64 %n) {
+entry:
+  br label %body
+body:
+  %i = phi i64 [ 0, %entry ], [ %next, %body ]
+  %p = getelementptr <4 x float>, ptr %x, i64 %i
+  %a = load <4 x float>, ptr %p
+  %b = fmul <4 x float> %a, splat (float 0x3FF8000000000000)
+  %c = fadd <4 x float> %b, splat (float 0x4004000000000000)
+  store <4 x float> %c, ptr %p
+  %next = add i64 %i, 1
+  %again = icmp slt i64 %next, %n
+  br i1 %again, label %body, label %done
+done:
+  ret void
+}
+"""
+
+
+def test_constants_are_loaded_where_they_are_used_if_the_text_says_so_and_nowhere_else() -> None:
+    def loads_inside(text: str) -> bool:
+        return "(%rip)" in cpu.assembly(text, cpu.host_target()).split("\n.LBB0_1:")[1]
+
+    assert not loads_inside(SCALED)
+    assert loads_inside(cpu.CONSTANTS_WHERE_USED + SCALED)
+    assert not loads_inside(SCALED)
