@@ -130,10 +130,9 @@ quarter of its time. For tiles of products and of attention, measured: they are 
 not, since what registers are left for depends on it."""
 
 CONSTANTS_WHERE_USED = "; constants where they are used\n"
-"""First line of a text whose loops load constants where they use them. LLVM would keep them in registers, and with those
-left it computes one vector after another, each waiting for itself; a load waits for nothing. Measured for elementwise
-bodies, time over time: chains of functions 0.85, layer norm 0.95, cross-entropy 0.97, an LSTM 0.98, second derivatives of
-tanh 1.00 to 1.03."""
+"""First line of a text whose loops load constants where they use them. LLVM keeps them in registers, and with the
+others it computes one vector after another, each waiting for itself. Measured for elementwise bodies, time over time:
+chains of functions 0.85, layer norm 0.95, cross-entropy 0.97, an LSTM 0.98, second derivatives of tanh 1.00 to 1.03."""
 
 _OPTIONS = {ADDRESSES_AS_WRITTEN: "-disable-lsr", CONSTANTS_WHERE_USED: "-disable-machine-licm"}
 
