@@ -11,6 +11,7 @@ from isthmus.ir.blocks import block_arguments, erase_unused, function, functions
 from isthmus.ir.literals import Literal, LiteralValue, Operand, literal_text, parse_literal
 from isthmus.ir.locations import UNKNOWN, location_attr, source_location, source_location_of
 from isthmus.ir.ops import OpT, append_result, copied, create_op, one_of, operands_of, replace_terminator, result_of
+from isthmus.ir.quick import quicken
 from isthmus.ir.text import LiteralOp, literal
 from isthmus.ir.types import (
     DTYPES,
@@ -37,6 +38,8 @@ from isthmus.ir.types import (
 from isthmus.sizes import Dim, Size
 
 ISTHMUS = Dialect("isthmus", [], [Literal])
+
+quicken()
 
 __all__ = [
     "DTYPES",
