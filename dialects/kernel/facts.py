@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import cast
 
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAValue
 
 from isthmus import ir
 from isthmus.dialects.kernel.body import AccumulateOp, CheckOp, CumulativeOp, DotOp, LoadOp, ReduceOp, SinkOp
@@ -36,8 +36,8 @@ def strides_of(value: SSAValue) -> Shape:
             strides = func.arg_attrs.data[number].data.get("isthmus.strides")
             if isinstance(strides, Literal):
                 return cast(Shape, strides.data)
-    elif _is_launched(owner) and owner.layouts is not None:
-        strides = cast(tuple[Shape | None, ...], owner.layouts.data)[owner.results.index(value)]  # pyright: ignore
+    elif _is_launched(owner) and (layouts := owner.properties.get("layouts")) is not None:
+        strides = cast("tuple[Shape | None, ...]", cast(Literal, layouts).data)[cast(OpResult, value).index]
         if strides is not None:
             return strides
     return ir.contiguous_strides(ir.shape_of(value))
@@ -125,26 +125,28 @@ def starts(kernel: LoopNest) -> tuple[int, ...]:
     wherever it lies. Who calls the kernel adds it to the pointer. An accumulation fills all of its result first.
     """
     found: dict[int, int] = {}
+    inputs = ir.operands_of(kernel)
     for op in kernel.block.ops:
         if _touches(op) and (buffer := buffer_of(kernel, op)) not in found:
             (linear,) = linear_map(kernel, op).data
-            value = kernel.inputs[buffer] if isinstance(op, LoadOp) else result_of(kernel, op)
+            value = inputs[buffer] if buffer < len(inputs) else kernel.results[buffer - len(inputs)]
             line = LINE // ir.itemsize(ir.dtype_of(value))
             start = linear.constant
-            found[buffer] = start // line * line if isinstance(start, int) and not isinstance(op, AccumulateOp) else 0
-    return tuple(found.get(k, 0) for k in range(len(kernel.inputs) + len(kernel.results)))
+            found[buffer] = start // line * line if isinstance(start, int) and type(op) is not AccumulateOp else 0
+    return tuple([found.get(k, 0) for k in range(len(inputs) + len(kernel.results))])
 
 
 def buffer_of(kernel: LoopNest, op: LoadOp | SinkOp) -> int:
     """Give the number of the buffer that an access touches: operands come first, then results."""
-    if isinstance(op, LoadOp):
-        return cast(int, op.operand.data)
-    return len(kernel.inputs) + cast(int, cast(Literal, op.properties["result"]).data)
+    if type(op) is LoadOp:
+        return cast(int, cast(Literal, op.properties["operand"]).data)
+    return len(ir.operands_of(kernel)) + cast(int, cast(Literal, op.properties["result"]).data)
 
 
 def linear_map(kernel: LoopNest, op: LoadOp | SinkOp) -> Map:
     """Give the position in elements that a load or store touches, as a map of one index."""
-    value = kernel.inputs[cast(int, op.operand.data)] if isinstance(op, LoadOp) else result_of(kernel, op)
+    buffer, inputs = buffer_of(kernel, op), ir.operands_of(kernel)
+    value = inputs[buffer] if buffer < len(inputs) else kernel.results[buffer - len(inputs)]
     map_ = cast(Map, op.properties["map"])
     strides = strides_of(value)[-len(map_.data) :] if map_.data else ()
     return Map.of((map_.linear(strides),))
@@ -201,7 +203,7 @@ def key(kernel: Kernel) -> str:
         if _touches(op):
             (linear,) = linear_map(kernel, op).data
             facts["map"] = Map.of((linear - first[buffer_of(kernel, op)],))
-        if isinstance(op, AccumulateOp):  # fills its partition's part of the result
+        if type(op) is AccumulateOp:  # fills its partition's part of the result
             result = result_of(kernel, op)
             facts["filled"] = Literal.of((ir.shape_of(result), strides_of(result)))
         entries = ", ".join(f"{k}={_text(a, symbols)}" for k, a in facts.items())

@@ -9,6 +9,7 @@ After:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import cast
 
@@ -32,6 +33,14 @@ SHORT_ROW = 16
 
 MANY_POINTS = 1 << 12
 """Code for two vectors takes twice as long to compile: not for fewer points than this."""
+
+_touches = ir.one_of(kernel.LoadOp, kernel.SinkOp)
+_runs = ir.one_of(kernel.CumulativeOp)
+_stores = ir.one_of(kernel.StoreOp)
+_sums = ir.one_of(kernel.ReduceOp, kernel.AccumulateOp)
+_computes = ir.one_of(prim.PrimOp)
+_is_plain = ir.one_of(kernel.LoadOp, kernel.StoreOp, kernel.IndexOp)
+_is_there_later = ir.one_of(kernel.ReduceOp, kernel.LoadOp)
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,7 @@ def _unroll(op: kernel.FusedOp, prices: Prices) -> int:
     Every copy costs compile time; of a long body one vector has work enough for all units.
     """
     work = sum(prices.additions(o, 0.0) for o in op.block.ops)
-    reduces = any(isinstance(o, (kernel.ReduceOp, kernel.AccumulateOp)) for o in op.block.ops)
+    reduces = any(_sums(o) for o in op.block.ops)
     return (4 if reduces else 2) // (2 if work >= prices.long_body else 1)
 
 
@@ -97,13 +106,13 @@ def _is_long_chain(op: kernel.FusedOp, prices: Prices) -> bool:
         return False
     work, ready = 0.0, dict[SSAValue, float]()
     for inner in op.block.ops:
-        before = max((ready.get(v, 0.0) for v in ir.operands_of(inner)), default=0.0)
-        if isinstance(inner, prim.PrimOp):
+        before = max([ready.get(v, 0.0) for v in ir.operands_of(inner)], default=0.0)
+        if _computes(inner):
             own = prices.additions(inner)
             if own >= prices.longest_function:
                 return False
             work, before = work + own, before + own
-        elif not isinstance(inner, (kernel.LoadOp, kernel.StoreOp, kernel.IndexOp)):
+        elif not _is_plain(inner):
             return False
         ready.update(dict.fromkeys(inner.results, before))
     longest = max(ready.values(), default=0.0)
@@ -139,9 +148,9 @@ def _vector(op: kernel.FusedOp, width: int) -> int | None:
     pays for a reduction over lanes besides.
     """
     candidates = [dims[-1] for dims in (op.rows, op.parallel) if dims]
-    if any(isinstance(o, kernel.CumulativeOp) and not o.in_any_order for o in op.block.ops):
+    if any(_runs(o) and not o.in_any_order for o in op.block.ops):
         candidates = [d for d in candidates if d not in op.rows]
-    scatters = any(isinstance(o, kernel.StoreOp) and o.kind is not None for o in op.block.ops)
+    scatters = any(_stores(o) and o.kind is not None for o in op.block.ops)
     if scatters:
         candidates = [d for d in candidates if d not in op.rows]
     best, most = None, 0.0
@@ -156,23 +165,19 @@ def _vector(op: kernel.FusedOp, width: int) -> int | None:
 def neighbouring_bytes(op: kernel.FusedOp, d: int) -> int:
     """Give the bytes of accesses whose neighbours along a dim are neighbours in memory."""
     total = 0
-    extent = cost.numeric(op.sizes_[d])
-    for access in op.block.ops:
-        if not isinstance(access, (kernel.LoadOp, kernel.SinkOp)):
+    extents = [cost.numeric(size) for size in op.sizes_]
+    for access in op.block.ops if extents[d] >= 2 else ():
+        if not _touches(access):
             continue
         (linear,) = kernel.linear_map(op, access).data
-        if linear.coefficient(d) != 1 or extent < 2:
-            continue
-        count = 1
-        for k in linear.dims():
-            count *= cost.numeric(op.sizes_[k])
-        total += count * ir.itemsize(_stored_dtype(op, access))
+        if linear.coefficient(d) == 1:
+            total += math.prod([extents[k] for k in linear.dims()]) * ir.itemsize(_stored_dtype(op, access))
     return total
 
 
 def _stored_dtype(op: kernel.FusedOp, access: kernel.LoadOp | kernel.SinkOp) -> str:
     if isinstance(access, kernel.LoadOp):
-        return ir.dtype_of(access.y)
+        return ir.dtype_of(access.results[0])
     return ir.dtype_of(kernel.result_of(op, access))
 
 
@@ -201,7 +206,7 @@ def _choose_residence(op: kernel.FusedOp, prices: Prices) -> None:
         later = {levels[use.operation] for r in inner.results for use in r.uses} - {levels[inner]}
         for result in inner.results:
             paid[result] = price(inner, result, varying, rows, paid, prices)
-        if isinstance(inner, (kernel.ReduceOp, kernel.LoadOp)) or not later or not inner.results:
+        if _is_there_later(inner) or not later or not inner.results:
             continue
         result = inner.results[0]
         if not varying[result] & rows:

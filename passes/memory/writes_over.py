@@ -45,11 +45,13 @@ def reads_where_it_writes(op: kernel.FusedOp, result: int, target: SSAValue, acc
         return op.inputs[cast(int, op.initial_[result])] is target and target not in access.loads
     every = frozenset(d for d, s in enumerate(op.sizes_) if s != 1)
     for load in access.loads.get(target, []):
-        covers = load.map.dims() == every or _once_per_point(op, load, every, access.varying)
-        same = load.map is store.map and not load.index_values and covers
+        if load.map is not store.map or load.index_values:
+            return False
+        if load.map.dims() != every and not _once_per_point(op, load, every, access.varying):
+            return False
         reached = _reached(load)
         last = max(levels[inner] for inner in reached)  # the last walk in which it may be executed again
-        if not same or store not in reached or last > levels[store]:
+        if store not in reached or last > levels[store]:
             return False  # where the store waits for the load, nobody moves one past the other
     return True
 
