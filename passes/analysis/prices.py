@@ -42,6 +42,16 @@ class Prices:
     narrow_walk: float = 2.5
     """A byte in a walk down columns by vectors of 64 bytes, in bytes."""
 
+    join_bytes: int = 1 << 20
+    """Pieces that are worth a place in what they are put together to, in bytes of all: fewer stay in a cache, and one
+    kernel copies all of them."""
+    turn_bytes: int = 1 << 20
+    """Products that are worth turning: a copy of fewer bytes stays in a cache."""
+    late_bytes: int = 1 << 25
+    """On a GPU: bytes that kernels move in the time that one more launch takes, with some to spare."""
+    pick_bytes: int = 1 << 24
+    """On a GPU: bytes of memory that are worth one more launch."""
+
     # ---- computing again, or keeping; in additions
 
     cheap: float = 4.0

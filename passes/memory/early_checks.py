@@ -31,9 +31,7 @@ from isthmus import ir
 from isthmus.dialects import kernel
 from isthmus.dialects.kernel.checked import Checked, checked, checked_part
 from isthmus.ir import Literal
-
-LONG = 1 << 25
-"""Bytes that kernels move in the time that one more launch takes, with some to spare."""
+from isthmus.passes.analysis.prices import Prices
 
 
 @dataclass(frozen=True)
@@ -42,12 +40,13 @@ class EarlyChecksPass(ModulePass):
 
     name = "early-checks"
 
-    least: int = LONG
+    least: int | None = None
+    """Bytes that kernels move before it counts; none: by the program's prices."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Add kernels to every function of the module."""
         for func in ir.functions(op).values():
-            check_first(func, self.least)
+            check_first(func, Prices.of(func, "gpu").late_bytes if self.least is None else self.least)
 
 
 def check_first(func: FuncOp, least: int) -> None:

@@ -25,10 +25,8 @@ from xdsl.passes import ModulePass
 
 from isthmus import ir
 from isthmus.dialects import kernel
+from isthmus.passes.analysis.prices import Prices
 from isthmus.passes.memory.plan_memory import is_handle
-
-LARGE = 1 << 20
-"""Bytes that are worth a place: fewer stay in a cache, and one kernel copies all of them."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +35,13 @@ class JoinInPlacePass(ModulePass):
 
     name = "join-in-place"
 
-    least: int = LARGE
+    least: int | None = None
+    """Bytes that are worth a place; none: by the program's prices."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Replace kernels in every function of the module."""
         for func in ir.functions(op).values():
-            join_in_place(func, self.least)
+            join_in_place(func, Prices.of(func).join_bytes if self.least is None else self.least)
 
 
 def join_in_place(func: FuncOp, least: int) -> None:

@@ -36,9 +36,8 @@ from isthmus import ir
 from isthmus.dialects import kernel
 from isthmus.dialects.kernel import dim
 from isthmus.ir import Literal
+from isthmus.passes.analysis.prices import Prices
 
-LARGE = 1 << 24
-"""Bytes of memory that are worth one more launch."""
 FEW = 64
 """One byte in so many, at most, is picked."""
 
@@ -50,12 +49,13 @@ class PickFirstPass(ModulePass):
 
     name = "pick-first"
 
-    least: int = LARGE
+    least: int | None = None
+    """Bytes of memory that are worth one more launch; none: by the program's prices."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Go through the kernels of every function."""
         for func in ir.functions(op).values():
-            pick_first(func, self.least)
+            pick_first(func, Prices.of(func, "gpu").pick_bytes if self.least is None else self.least)
 
 
 def pick_first(func: FuncOp, least: int) -> None:

@@ -19,9 +19,7 @@ from xdsl.passes import ModulePass
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim.base import ints
-
-LEAST = 1 << 20
-"""Bytes that are worth it: a copy of fewer stays in a cache."""
+from isthmus.passes.analysis.prices import Prices
 
 
 @dataclass(frozen=True)
@@ -30,14 +28,15 @@ class TurnDotsPass(ModulePass):
 
     name = "turn-dots"
 
-    least: int = LEAST
+    least: int | None = None
+    """None: by the program's prices."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Turn products in every block, control flow's included."""
         blocks = {found.parent: None for found in op.walk() if isinstance(found, prim.TransposeOp)}
         for block in blocks:
             if block is not None:
-                turn_dots(block, self.least)
+                turn_dots(block, Prices.of(block.parent_op(), "gpu").turn_bytes if self.least is None else self.least)
 
 
 def turn_dots(block: Block, least: int) -> None:
