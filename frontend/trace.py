@@ -24,6 +24,7 @@ from isthmus.frontend.collector import collector_paused
 from isthmus.frontend.fakes import fake_of_real
 from isthmus.frontend.finish import finish
 from isthmus.frontend.known_nodes import HistoryIsRead, KnownNodes
+from isthmus.frontend.leaves import hidden_tensors
 from isthmus.frontend.locations import from_frames
 from isthmus.frontend.memo import Memo
 from isthmus.frontend.modes import restored_modes
@@ -177,13 +178,19 @@ def _retried(calls: PythonCalls, outside: Outside) -> Generator[None]:
 
 
 def _require_finished(recorder: Recorder, results: Sequence[object]) -> None:
-    """Refuse generators and the like: what they compute would run after the trace."""
+    """Refuse generators and the like, whose work would run after the trace, and objects that keep tensors of it."""
     for result in results:
         if isinstance(result, Iterator):
             raise UnsupportedError(
                 f"the program gives a {type(result).__name__}, whose elements are computed later",
                 location=recorder.location,
                 cure="give a list of the elements",
+            )
+        if not isinstance(result, Tensor) and any(isinstance(t, FakeTensor) for t in hidden_tensors(result)):
+            raise UnsupportedError(
+                f"the program gives a {type(result).__name__}, which keeps tensors of the trace",
+                location=recorder.location,
+                cure="give these tensors and make the object of them afterwards, or use capture='dynamo'",
             )
 
 

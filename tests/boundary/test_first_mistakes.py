@@ -69,3 +69,27 @@ def rows(x: Tensor) -> Iterator[Tensor]:
 def test_what_runs_after_the_trace_is_refused(lazy):
     with pytest.raises(isthmus.UnsupportedError, match="computed later"):
         isthmus.compile(lazy, capture="trace")(torch.ones(2, 3))
+
+
+class Pair:
+    def __init__(self, x: Tensor) -> None:
+        self.parts = [x.sin(), {"twice": x * 2}]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda x: torch.distributions.Categorical(logits=x, validate_args=False),
+        lambda x: (x, torch.distributions.Normal(x, x, validate_args=False)),
+        Pair,
+    ],
+)
+def test_an_object_that_keeps_tensors_is_no_result_of_a_trace(made):
+    with pytest.raises(isthmus.UnsupportedError, match="which keeps tensors"):
+        isthmus.compile(made, capture="trace")(torch.ones(2, 3))
+
+
+def test_a_module_of_the_program_is_a_result():
+    held = nn.Linear(3, 3)
+    given, module = isthmus.compile(lambda x: (held(x), held), capture="trace")(torch.ones(2, 3))
+    torch.testing.assert_close(given, module(torch.ones(2, 3)))
