@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -56,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         "explain", help="say what happened to a program", description=_HELP, epilog=_example("explain")
     )
     explain.add_argument("--backend", choices=BACKENDS, default="native", help="default: %(default)s")
+    explain.add_argument("--picture", metavar="FILE", help="write an SVG: kernels, and what is kept for backward")
     explain.set_defaults(command=_explain)
     modes = commands.add_parser("modes", help="print the options of every mode", description=_MODES)
     modes.set_defaults(command=_modes)
@@ -205,4 +207,10 @@ def _explain(arguments: argparse.Namespace) -> int:
     console = Console()
     for part in report.render():
         console.print(part, highlight=False, markup=False, soft_wrap=True)
+    if arguments.picture:
+        for number, graph in enumerate(report.graphs):
+            path = Path(arguments.picture)
+            path = path.with_stem(f"{path.stem}_{number}") if number else path
+            path.write_text(graph.picture())
+            print(f"{graph.name} is drawn in {path}")
     return 0

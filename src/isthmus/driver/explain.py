@@ -20,6 +20,7 @@ from isthmus.driver.api import compile_in
 from isthmus.driver.halves import explain_cut
 from isthmus.driver.metadata import Metadata
 from isthmus.driver.options import Options
+from isthmus.driver.picture import draw
 from isthmus.driver.session import Program, Session
 from isthmus.frontend.capture_dynamo import CaptureLog
 from isthmus.passes.analysis.prices import Prices
@@ -68,6 +69,12 @@ class GraphReport:
     metadata: Metadata | None = None
     prices: tuple[tuple[str, float], ...] | None = None
     """On a CPU: the prices that it is compiled by, where they are not the defaults."""
+    kernels: Mapping[str, ModuleOp] = field(default_factory=dict[str, ModuleOp], repr=False)
+    """The functions at the level of kernels."""
+
+    def picture(self) -> str:
+        """Give the graph as an SVG: forward beside backward, what is kept as bands between them."""
+        return draw(self.kernels, f"{self.name} {self.where}".rstrip())
 
 
 @dataclass(frozen=True)
@@ -170,6 +177,7 @@ def _graph(program: Program) -> GraphReport:
         dict(program.lowering.applied.counts),
         program.lowering.metadata,
         None if program.lowering.device.type != "cpu" else Prices.of(main).differences,
+        dict(program.lowering.kernels),
     )
 
 
