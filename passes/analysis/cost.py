@@ -54,7 +54,7 @@ def numeric(dim: Dim) -> int:
 
 def product(shape: Shape) -> Dim:
     """Give the number of elements."""
-    return math.prod(cast(tuple[int, ...], shape))
+    return math.prod(cast("tuple[int, ...]", shape))
 
 
 def splits(shape: Shape, reduced: tuple[int, ...], prices: Prices = CPU) -> bool:

@@ -130,7 +130,7 @@ class Draft(Values):
                 memo[key] = made
                 stack.pop()
             else:
-                stack += cast(list[Key], made)
+                stack += cast("list[Key]", made)
         return memo[goal]
 
     def _step(self, key: Key) -> Instr | list[Key]:
@@ -191,13 +191,13 @@ class Draft(Values):
         if node.kind is Kind.CUMULATIVE:
             found = self.need([(node.operands[0], index, None)])
             if not complete(found):
-                return cast(list[Key], found)
+                return cast("list[Key]", found)
             scan = cast(prim.CumulativeOp, node.op)
             dims = frozenset[int]().union(*(index[d].dims() for d in node.reduced))
             if not dims:
-                return cast(list[Instr], found)[0]
+                return cast("list[Instr]", found)[0]
             data = (scan.kind.data, dims, scan.reverse.data)
-            return self.instr("cumulative", tuple(cast(list[Instr], found)), value_.dtype, data, node.op)
+            return self.instr("cumulative", tuple(cast("list[Instr]", found)), value_.dtype, data, node.op)
         if node.kind is Kind.WINDOW:
             return self._window(node, value_)
         if node.kind is Kind.CONTRACT:
@@ -209,8 +209,8 @@ class Draft(Values):
         (x,) = node.operands
         found = self.need([(x, frame, None)])
         if not complete(found):
-            return cast(list[Key], found)
-        (element,) = cast(list[Instr], found)
+            return cast("list[Key]", found)
+        (element,) = cast("list[Instr]", found)
         dims = frozenset[int]().union(*(frame[d].dims() for d in node.reduced))
         kind = cast(str, ir.literal(cast(prim.ReduceOp, node.op), "kind"))
         if not dims:  # every reduced size is 1
@@ -236,9 +236,9 @@ class Draft(Values):
             keys.append((x, tuple(fixed[d] if d in fixed else next(rest) for d in range(len(x.shape))), None))
         found = self.need(keys)
         if not complete(found):
-            return cast(list[Key], found)
+            return cast("list[Key]", found)
         dims = frozenset[int]().union(*(e.dims() for e in within))
-        return self.instr("dot", tuple(cast(list[Instr], found)), node.value.dtype, ("add", dims), op)
+        return self.instr("dot", tuple(cast("list[Instr]", found)), node.value.dtype, ("add", dims), op)
 
     def _window(self, node: Node, value_: Value) -> Instr | list[Key]:
         """The elements of each window, those outside the operand left out by a predicate."""
@@ -253,8 +253,8 @@ class Draft(Values):
             inside = self.both(inside, self.within(at[d], x.shape[d]))
         found = self.need([(x, tuple(at), inside)])
         if not complete(found):
-            return cast(list[Key], found)
-        (element,) = cast(list[Instr], found)
+            return cast("list[Key]", found)
+        (element,) = cast("list[Instr]", found)
         rows = frozenset[int]().union(*(e.dims() for e in frame[rank:]))
         pool = isinstance(op, prim.MaxPoolOp)
         kind = "max" if pool else cast(str, op.kind.data)

@@ -66,7 +66,7 @@ class Value:
 
     def __post_init__(self) -> None:
         """Note what is asked for often."""
-        self.nbytes = cost.numeric(math.prod(cast(tuple[int, ...], self.shape))) * ir.itemsize(self.dtype)
+        self.nbytes = cost.numeric(math.prod(cast("tuple[int, ...]", self.shape))) * ir.itemsize(self.dtype)
 
     def __repr__(self) -> str:
         return f"%{self.number}"

@@ -51,8 +51,8 @@ def _iota(draft: Values, node: Node, index: Index, predicate: Instr | None) -> I
 def _rng(draft: Values, node: Node, index: Index, predicate: Instr | None) -> Instr | list[Key]:
     found = draft.need([(node.operands[0], (), None)])
     if not complete(found):
-        return cast(list[Key], found)
-    (key,) = cast(list[Instr], found)
+        return cast("list[Key]", found)
+    (key,) = cast("list[Instr]", found)
     rng = cast(prim.RngOp, node.op)
     counter = draft.index(linear_position(index, node.value.shape) + as_dim(rng.offset.data))
     return draft.instr("rng", (key, counter), node.value.dtype, rng.kind.data, node.op, None, node.cost)
@@ -64,7 +64,7 @@ def _gather(draft: Values, node: Node, index: Index, predicate: Instr | None) ->
     keys: list[Key] = [(i, index[:rank], predicate) for i in indices]
     found = draft.need(keys)
     if not complete(found):
-        return cast(list[Key], found)
+        return cast("list[Key]", found)
     dims = ints(cast(prim.GatherOp, node.op).dims.data)
     at, _ = gathered(draft, indices, dims, x.shape, index[:rank], predicate)
     return draft.forward((x, spread(x.shape, dims, at, index[rank:]), predicate))
@@ -83,8 +83,8 @@ def _pad(draft: Values, node: Node, index: Index, predicate: Instr | None) -> In
     both = draft.both(predicate, inside)
     found = draft.need([(x, (*index[:d], inner, *index[d + 1 :]), both)])
     if not complete(found):
-        return cast(list[Key], found)
-    (element,) = cast(list[Instr], found)
+        return cast("list[Key]", found)
+    (element,) = cast("list[Instr]", found)
     return element if inside is None else draft.select(inside, element, draft.constant(pad.value.data, x.dtype))
 
 
@@ -100,8 +100,8 @@ def _concat(draft: Values, node: Node, index: Index, predicate: Instr | None) ->
         start = start + x.shape[d]
     found = draft.need([k for k, _ in parts])
     if not complete(found):
-        return cast(list[Key], found)
-    elements = cast(list[Instr], found)
+        return cast("list[Key]", found)
+    elements = cast("list[Instr]", found)
     chosen = elements[-1]
     for element, (_, inside) in reversed(list(zip(elements[:-1], parts[:-1], strict=True))):
         chosen = element if inside is None else draft.select(inside, element, chosen)

@@ -341,6 +341,8 @@ class Merger:
         """
         bound = earlier.last if isinstance(earlier, Cluster) else earlier.number
         home, depth = self.home, self._depth
+        if depth.get(later, bound) < bound:
+            return False
         seen: set[Unit] = {later} if free is None else {later, *free}
         stack: list[Unit] = []
         for value in self._reads(later):

@@ -66,7 +66,7 @@ class Literal(Data[LiteralValue]):
 def _literal_key(value: LiteralValue) -> object:
     kind = type(value)
     if kind is tuple:
-        return tuple(_literal_key(v) for v in cast(tuple[LiteralValue, ...], value))
+        return tuple(_literal_key(v) for v in cast("tuple[LiteralValue, ...]", value))
     if kind is float:
         return (float, struct.pack("<d", cast(float, value)))
     if kind is complex:

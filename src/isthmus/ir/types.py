@@ -125,7 +125,7 @@ def dtype_of(value: SSAValue | Attribute) -> str:
 
 def numel(value: SSAValue | Attribute) -> Dim:
     """Give the number of elements."""
-    return math.prod(cast(tuple[int, ...], shape_of(value)))
+    return math.prod(cast("tuple[int, ...]", shape_of(value)))
 
 
 def nbytes(value: SSAValue | Attribute) -> Dim:
