@@ -159,10 +159,13 @@ def _function(
 
 def _add_symbols(func: FuncOp) -> None:
     """Give the function an `index` argument for each symbol that its other arguments do not show."""
-    missing = sorted(_symbols(func) - symbol_sources(func).keys())
+    block, signature = func.body.block, Signature.of(func)
+    used = _symbols(func)
+    for role in signature.arguments:
+        _symbols_in(role.strides or (), used)
+    missing = sorted(used - symbol_sources(func).keys())
     if not missing:
         return
-    block, signature = func.body.block, Signature.of(func)
     for symbol in missing:
         block.insert_arg(ir.INDEX, len(block.args)).name_hint = symbol
     func.update_function_type()
