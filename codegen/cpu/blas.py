@@ -57,7 +57,7 @@ def plan_gemm(call: LibraryCall) -> Gemm | None:
     m, (am, cm) = rows[-1] if rows else (1, (1, 1))
     n, (bn, cn) = columns[-1] if columns else (1, (1, 1))
     k, (ak, bk) = inner[-1] if inner else (1, (1, 1))
-    if not ((ak == 1 or am == 1 or k == 1 or m == 1) and (bn == 1 or bk == 1 or k == 1 or n == 1)):
+    if not (_is_matrix((am, ak), (m, k)) and _is_matrix((bk, bn), (k, n))):
         return None
     if cn != 1 and n != 1:
         return None
@@ -68,6 +68,28 @@ def plan_gemm(call: LibraryCall) -> Gemm | None:
 
 def _numbered(left: Sequence[int], right: Sequence[int]) -> list[tuple[int, tuple[int, int]]]:
     return list(enumerate(zip(left, right, strict=True)))
+
+
+def _is_matrix(strides: tuple[Dim, Dim], shape: tuple[Dim, Dim]) -> bool:
+    """Tell whether BLAS can read a matrix as it lies: elements side by side one way, lines that do not overlap."""
+    (outer, inner), (rows, columns) = strides, shape
+    if inner == 1 or columns == 1:
+        return rows == 1 or _covers(outer, columns)
+    return (outer == 1 or rows == 1) and _covers(inner, rows)
+
+
+def _covers(stride: Dim, length: Dim) -> bool:
+    """Tell whether a step from line to line is known to be no shorter than a line; sizes are not negative."""
+    if stride == length:
+        return True
+    if isinstance(stride, int):
+        return isinstance(length, int) and stride >= length
+    if isinstance(length, int):
+        return all(c > 0 and c % max(length, 1) == 0 for _, c in stride.terms)
+    if len(length.terms) != 1 or len(stride.terms) != 1:
+        return False
+    (least, factor), (atoms, times) = length.terms[0], stride.terms[0]
+    return factor > 0 and times >= factor and all(atoms.count(a) >= least.count(a) for a in least)
 
 
 def _order(stride: Dim) -> tuple[int, int]:
