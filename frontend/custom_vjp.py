@@ -76,9 +76,12 @@ class custom_vjp:
             return self.fun(*args)  # fwd calls the function itself
         self._enter(True)
         try:
-            output, residuals = self.fwd(*args)
+            both = self.fwd(*args)
         finally:
             self._enter(False)
+        if not isinstance(both, tuple | list) or len(both) != 2:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"fwd of {self.__name__} must give (output, residuals), not {type(both).__name__}")
+        output, residuals = both
         outputs, output_structure = pytree.tree_flatten(output)
         kept, kept_structure = pytree.tree_flatten(residuals)
         fixed = tuple(args[i] for i in silent)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import BlockArgument, Operation, SSAValue
@@ -43,7 +43,10 @@ def default(joint: Joint) -> tuple[SSAValue, ...]:
 def plan_chosen(joint: Joint, choose: Choose) -> Plan:
     """Keep what a function chooses; IRError where backward cannot be computed from it."""
     who = getattr(choose, "__qualname__", type(choose).__name__)
-    kept = tuple(dict.fromkeys(choose(joint)))
+    chosen = cast("Iterable[SSAValue] | object", choose(joint))
+    if not isinstance(chosen, Iterable):
+        raise IRError(f"'{who}' gives {type(chosen).__name__}, not the values to keep", cure=_TAKE)
+    kept = tuple(dict.fromkeys(cast("Iterable[SSAValue]", chosen)))
     for value in kept:
         _check_is_of(joint, value, who)
     _check_suffices(joint, frozenset(kept), who)

@@ -61,11 +61,13 @@ def examples_of(func: FuncOp, hints: Mapping[str, int]) -> list[Example]:
 
 
 class Checked:
-    """What a user's compiler gave; its results are counted and their dtypes compared at every call."""
+    """What a user's compiler gave; its results are counted, their dtypes and known sizes compared at every call."""
 
     def __init__(self, run: Callable[[list[Value]], Sequence[Tensor]], func: FuncOp, who: str) -> None:
         self._run = run
-        self._dtypes = [DTYPES[ir.dtype_of(t)] for t in func.function_type.outputs.data]
+        types = func.function_type.outputs.data
+        self._dtypes = [DTYPES[ir.dtype_of(t)] for t in types]
+        self._shapes = [tuple(n if isinstance(n, int) else None for n in ir.shape_of(t)) for t in types]
         self._who = who
         self.fresh = bool(getattr(run, "fresh", False))
         self.native = bool(getattr(run, "native", False))
@@ -79,6 +81,12 @@ class Checked:
         found = [getattr(r, "dtype", type(r).__name__) for r in listed]
         if found != self._dtypes:
             raise CompileError(f"{self._who} gave a function that returns {found}, not {self._dtypes}", cure=_LIST)
+        for number, (result, shape) in enumerate(zip(listed, self._shapes, strict=True)):
+            sizes = tuple(result.shape)
+            if len(sizes) != len(shape) or any(n not in (m, None) for m, n in zip(sizes, shape, strict=True)):
+                got, wanted = list(sizes), [("?" if n is None else n) for n in shape]
+                what = f"{self._who} gave a function whose result {number} has the shape {got}, not {wanted}"
+                raise CompileError(what, cure=_LIST)
         return listed
 
 

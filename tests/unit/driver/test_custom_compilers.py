@@ -119,6 +119,7 @@ def test_sizes_that_vary_have_examples_too():
         (3, "gave int"),
         (lambda arguments: torch.zeros(()), "returns Tensor"),
         (lambda arguments: [torch.zeros(3, dtype=torch.int64)], "int64"),
+        (lambda arguments: [torch.zeros(())], r"result 0 has the shape \[\], not \[3\]"),
     ],
 )
 def test_what_a_compiler_gives_is_checked(made, message):
@@ -172,6 +173,16 @@ def test_a_choice_that_does_not_suffice_names_what_is_missing():
 
     f = isthmus.compile(deep, fullgraph=True, options={"partition": nothing})
     with pytest.raises(CompileError, match=r"nothing' does not keep .*which backward reads"):
+        f(*leaves())
+
+
+@pytest.mark.row("X6")
+def test_a_choice_of_nothing_at_all_is_named():
+    def forgetful(joint):
+        return None
+
+    f = isthmus.compile(deep, fullgraph=True, options={"partition": forgetful})
+    with pytest.raises(CompileError, match=r"forgetful' gives NoneType, not the values to keep"):
         f(*leaves())
 
 

@@ -186,6 +186,9 @@ def test_a_rule_that_is_missing_or_wrong_is_named():
     f.defvjp(lambda x: (x.sin(), None), lambda _, g: g)
     with pytest.raises(TypeError, match="not Tensor"):
         f(x).sum().backward()
+    f.defvjp(lambda x: x.sin(), lambda _, g: (g,))
+    with pytest.raises(TypeError, match=r"fwd of sin must give \(output, residuals\), not Tensor"):
+        f(x)
 
 
 def test_keyword_arguments():
