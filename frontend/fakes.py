@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from isthmus.frontend.torch_private import dispatch_keys, keeps_data, known_ids, undispatched
+from isthmus.frontend.torch_private import dispatch_keys, keeps_data, known_ids, transform_depth, undispatched
 
 Sizes = Sequence[int | torch.SymInt]
 
@@ -47,6 +47,8 @@ def fake_of_real(fake_mode: FakeTensorMode, tensor: Tensor) -> FakeTensor:
 
 def _is_plain(tensor: Tensor) -> bool:
     """Whether a tensor is a leaf that fills no other's memory and has nothing that its looks do not tell."""
+    if transform_depth() or torch.is_inference_mode_enabled():  # what is made then is marked by it
+        return False
     if type(tensor) not in (Tensor, nn.Parameter) or not tensor.is_leaf or tensor.storage_offset():
         return False
     if dispatch_keys(tensor) != _plain_keys(tensor.device) or getattr(tensor, "_is_view")():  # noqa: B009
