@@ -233,7 +233,7 @@ def test_threads_that_train() -> None:
         )
         optimizer = torch.optim.SGD(second.parameters(), lr=1e-2)
         for _ in range(8):
-            x = torch.randn(32, 64, device=device)
+            x = torch.randn(32, 64).to(device)  # torch's generator of a device refuses draws while a capture is on
             optimizer.zero_grad()
             loss = second(x).square().mean()
             loss.backward()
