@@ -40,7 +40,7 @@ def _has_no_data(tensor: Tensor) -> bool:
 def is_followed_graph(graph: fx.GraphModule) -> bool:
     """Tell whether a graph that Dynamo hands over runs as it is, and have Dynamo ask again where that changes."""
     if TracingContext.try_get() is not None:
-        install_guard(Guard(GlobalStateSource(), GuardBuilder.DUAL_LEVEL))
+        install_guard(Guard(GlobalStateSource(), GuardBuilder.DUAL_LEVEL))  # pyright: ignore[reportArgumentType]
     arguments = (node.meta.get("grapharg") for node in graph.graph.find_nodes(op="placeholder"))
     return forward_ad._current_level >= 0 or have_no_data(getattr(a, "example", None) for a in arguments)
 

@@ -128,7 +128,7 @@ class WholeStep:
                 cure="return loss, or (loss, anything else), and see that some parameter requires a gradient",
             )
         wanted = [m.param for m in self.members]
-        grads = torch.autograd.grad(loss.sum(), wanted, allow_unused=True)
+        grads = list(cast(Sequence[Tensor | None], torch.autograd.grad(loss.sum(), wanted, allow_unused=True)))
         if all(g is None for g in grads):
             raise UnsupportedError(
                 "the loss depends on no parameter that the optimizer has",
@@ -136,7 +136,7 @@ class WholeStep:
                 location=of_function(self.__wrapped__),
                 cure="make the optimizer of this model's parameters: Optimizer(model.parameters(), ...)",
             )
-        return pytree.tree_map_only(Tensor, torch.Tensor.detach, results), list(grads)
+        return pytree.tree_map_only(Tensor, torch.Tensor.detach, results), grads
 
     # ---- Clipping
 
