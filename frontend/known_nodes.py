@@ -167,8 +167,11 @@ class KnownNodes:
         if shares >= 0 and reader.tensors[shares].dtype is not result.dtype:
             return None
         looks = FakeLooks(tuple(result.shape), result.stride(), result.dtype, result.fake_device)
-        reached = recorder.history.reached([result], until=reader.tensors)
-        reaches = tuple(i for i, t in enumerate(reader.tensors) if t.requires_grad and reached.holds(t))
+        try:
+            reached = recorder.history.reached([result], until=reader.tensors)
+            reaches = tuple(i for i, t in enumerate(reader.tensors) if t.requires_grad and reached.holds(t))
+        except RuntimeError:  # torch forbids to ask for the history of a view whose base was written to meanwhile
+            return None
         made = _Made(number, value, looks, result.storage_offset(), result.requires_grad, shares, reaches)
         if shares < 0 and not reader.symbolic and not fills_its_storage(result):
             return None

@@ -98,6 +98,14 @@ def recomputed(x: Tensor, w: Tensor) -> object:
     return torch.autograd.grad(x.sum(), [w])
 
 
+def stale_view(x: Tensor, w: Tensor) -> object:
+    h = F.linear(x, w)
+    with torch.no_grad():
+        view = h.unflatten(1, (2, -1))
+        h.mul_(2)  # now torch refuses to tell the history of the view
+        return view.permute(1, 0, 2), view.permute(1, 0, 2), h
+
+
 class Double(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -144,6 +152,7 @@ PROGRAMS = {
         asks,
         switched,
         recomputed,
+        stale_view,
         own_rule,
         transformed,
         caught,
