@@ -115,11 +115,24 @@ def load_kernels(
         missing = {name: make for name, make in kernels.items() if name not in found}
         if missing:
             objects = _objects(missing, target, threads, note)
-            there = _linked(objects, target)
+            for there in [_linked(library, target) for library in _apart(objects)]:
+                for name in missing.keys() & set(there.names):
+                    found[name] = _kernels[target.key, name] = there
             note("link")
-            for name in missing:
-                found[name] = _kernels[target.key, name] = there
         return found
+
+
+def _apart(objects: Iterable[bytes]) -> list[list[bytes]]:
+    """Give objects by libraries: those of two processes, or of two times, may define the same function."""
+    libraries: list[tuple[set[str], list[bytes]]] = []
+    for data in objects:
+        names = set(symbols_of(data).defined)
+        free = next((library for library in libraries if library[0].isdisjoint(names)), None)
+        if free is None:
+            libraries.append(free := (set(), []))
+        free[0].update(names)
+        free[1].append(data)
+    return [data for _, data in libraries]
 
 
 def _linked(objects: Iterable[bytes], target: Target) -> Loaded:

@@ -109,6 +109,20 @@ def test_kernels_that_were_compiled_together_are_found_one_by_one(store: cache.C
     assert build.load_kernels({"kernel_b": lambda: texts["kernel_b"]}, target)["kernel_b"]["kernel_b"]
 
 
+def test_kernels_that_two_processes_compiled_along_with_others_load_together(store: cache.Cache) -> None:
+    def compiled(*names: str) -> dict[str, cpu.Loaded]:
+        texts = {name: CALLED.replace("contract_third", name) for name in names}
+        return build.load_kernels({name: lambda text=text: text for name, text in texts.items()}, cpu.host_target())
+
+    compiled("kernel_a", "kernel_b")
+    key = cache.digest("kernel", "kernel_a", *build.versions(cpu.host_target()))
+    store._memory.pop(key)  # type: ignore[attr-defined]  # as where another process compiles at the same time
+    store._path(key).unlink()  # type: ignore[attr-defined]
+    compiled("kernel_a", "kernel_c")
+    found = compiled("kernel_a", "kernel_b", "kernel_c")  # of two objects that define the first
+    assert all(found[name][name] for name in ("kernel_a", "kernel_b", "kernel_c"))
+
+
 def test_without_the_cache_everything_is_compiled(store: cache.Cache) -> None:
     program = _parts()
     made = build.build(*program, cpu.host_target(), use_cache=False)
