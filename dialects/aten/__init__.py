@@ -19,6 +19,7 @@ from isthmus.dialects.aten.module import (
     SCHEMAS,
     TORCHS_NOISE,
     attach_schemas,
+    hints_of,
     schemas_of,
 )
 from isthmus.dialects.aten.references import RefFacts, RefType, facts_of, ref, value_type
@@ -47,6 +48,7 @@ __all__ = [
     "call",
     "count",
     "facts_of",
+    "hints_of",
     "operand_indices",
     "ref",
     "schemas_of",

@@ -6,12 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
 
+from isthmus import ir
 from isthmus.dialects.schema import Schema, parse_schema
 from isthmus.ir import Literal
 
 HINTS = "isthmus.hints"
 """Module attribute: `[["s0", 8], ...]`, an example value for each symbol; for prices, never for correctness."""
+
+
+def hints_of(op: Operation | None) -> dict[str, int]:
+    """Give the example values of size symbols that the module of an op has; none outside of one that has any."""
+    while op is not None and HINTS not in op.attributes:
+        op = op.parent_op()
+    found = None if op is None else ir.literal(op, HINTS)
+    return dict(cast("tuple[tuple[str, int], ...]", found or ()))
 
 
 EQUAL_SIZES = "isthmus.equal_sizes"

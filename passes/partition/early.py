@@ -122,7 +122,7 @@ def _scaled_last(joint: Joint, moved: Sequence[Operation]) -> tuple[Joint, list[
                 scaled = _scaled(result, seed[result])
                 for use in late:
                     use.operation.operands[use.index] = scaled
-    return Joint.of(func), ops
+    return Joint.of(func, joint.hints), ops
 
 
 def _one(joint: Joint, tangent: SSAValue) -> SSAValue:

@@ -11,14 +11,11 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from isthmus import ir
 from isthmus.diagnostics import IRError
-from isthmus.dialects import prim
+from isthmus.dialects import aten, prim
 from isthmus.dialects.signature import Signature
 from isthmus.passes.analysis.cost import GUESS
 from isthmus.passes.analysis.prices import Prices
 from isthmus.sizes import Dim
-
-HINTS = "isthmus.hints"
-"""Function attribute: `[["s0", 128], ...]`, a typical value of each symbol, used for prices only (else `GUESS`)."""
 
 LIBRARY = (
     prim.ContractionOp,
@@ -36,7 +33,8 @@ class Joint:
     """A function (primals and tangents) -> (outputs, new values of mutated arguments, gradients), and its facts.
 
     `forward_ops` are what outputs and mutated arguments need, `backward_ops` what gradients need; an op can be in
-    both, or in neither when it is dead. `after_tangent` are the values that depend on a tangent.
+    both, or in neither when it is dead. `after_tangent` are the values that depend on a tangent. `hints`: a typical
+    value of each symbol, used for prices only (else `GUESS`).
     """
 
     func: FuncOp
@@ -50,8 +48,11 @@ class Joint:
     prices: Prices
 
     @staticmethod
-    def of(func: FuncOp) -> Joint:
-        """Read a function; IRError when it does not end with a return in its only block."""
+    def of(func: FuncOp, hints: Mapping[str, int] | None = None) -> Joint:
+        """Read a function; IRError when it does not end with a return in its only block.
+
+        `hints`: those of the module around it, if not given; a copy that is in no module has none of its own.
+        """
         block, signature = func.body.block, Signature.of(func)
         last = block.last_op
         if not isinstance(last, ReturnOp):
@@ -69,7 +70,7 @@ class Joint:
             _needed_for(kept, ops),
             _needed_for(gradients, ops),
             _following([block.args[i] for i in signature.tangents.values()], ops),
-            _hints(func),
+            aten.hints_of(func) if hints is None else hints,
             Prices.of(func),
         )
 
@@ -135,13 +136,6 @@ class Joint:
     def _results(self, gradient: bool) -> tuple[SSAValue, ...]:
         pairs = zip(self.returned, self.signature.results, strict=True)
         return tuple(v for v, r in pairs if (r.gradient is not None) == gradient)
-
-
-def _hints(func: FuncOp) -> dict[str, int]:
-    entries = func.attributes.get(HINTS)
-    if not isinstance(entries, ir.Literal) or not isinstance(entries.data, tuple):
-        return {}
-    return {str(e[0]): e[1] for e in entries.data if isinstance(e, tuple) and isinstance(e[1], int)}
 
 
 def _needed_for(values: Iterable[SSAValue], ops: tuple[Operation, ...]) -> frozenset[Operation]:

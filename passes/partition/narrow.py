@@ -29,10 +29,11 @@ NARROW = (("u8", 1 << 8), ("i16", 1 << 15), ("i32", 1 << 31))
 """Integer types, narrowest first, and how many values from 0 they hold."""
 
 
-def narrowed(func: FuncOp) -> FuncOp:
+def narrowed(func: FuncOp) -> Joint:
     """Give a joint function with narrow forms of the indices that backward reads; itself where there are none."""
-    if not _narrowable(Joint.of(func)):
-        return func
+    original = Joint.of(func)
+    if not _narrowable(original):
+        return original
     copy = func.clone()
     joint = Joint.of(copy)
     backward = joint.backward_ops - joint.forward_ops
@@ -43,7 +44,7 @@ def narrowed(func: FuncOp) -> FuncOp:
         joint.block.insert_ops_after([narrow, wide], value.owner)
         for use in readers:
             use.operation.operands[use.index] = wide.y
-    return copy
+    return Joint.of(copy, original.hints)
 
 
 def _narrowable(joint: Joint) -> list[tuple[OpResult, str]]:

@@ -59,7 +59,7 @@ def plan_partition(
 
     `budget` is for the strategy `optimal`, see `optimal.plan_optimal`; `choose` decides in place of a strategy.
     """
-    joint = Joint.of(narrowed(func))
+    joint = narrowed(func)
     plan: Plan
     if choose is not None:
         plan = plan_chosen(joint, choose)

@@ -74,7 +74,7 @@ class Session:
         record = Record(captured.name)
         if captured.device.type == "cpu":
             price_list.chosen(self.options.prices).attach(ir.function(captured.module, "main"))
-        hints = captured_hints(captured.module)
+        hints = aten.hints_of(captured.module)
         library = LibraryCalls(self.options, hints, str(captured.device))
         device = captured.device
         tf32 = multiplies_in_tf32(device)
@@ -138,12 +138,6 @@ def _user_output(
         return what.evaluate(sizes) if isinstance(what, Size) else what
     assert isinstance(what, int)
     return arguments[what] if kind == "argument" else results[what]
-
-
-def captured_hints(module: ModuleOp) -> dict[str, int]:
-    """Give the example values of the size symbols of a captured module."""
-    found = module.attributes.get(aten.HINTS)
-    return dict(cast(tuple[tuple[str, int], ...], found.data)) if isinstance(found, ir.Literal) else {}
 
 
 def fallbacks_table(prim_module: ModuleOp) -> str:

@@ -101,7 +101,7 @@ def test_a_mistake_of_the_compiler_shows_all_frames(
 ) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
-    monkeypatch.setattr("isthmus.driver.session.captured_hints", None)
+    monkeypatch.setattr("isthmus.driver.session.aten.hints_of", None)
     assert commands.run(["trace", f"{path}:f", "3x4xf64!"]) == 1
     shown = capsys.readouterr().err
     assert "not callable" in shown and "compile_captured" in shown
