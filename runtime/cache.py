@@ -109,7 +109,7 @@ class Cache:
         path = self._path(key)
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=cache_size.UNFINISHED)
             try:
                 with os.fdopen(handle, "wb") as file:
                     size = file.write(_MAGIC + _seal(key, entry) + entry)

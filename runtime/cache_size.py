@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import math
 import os
 import re
 import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 DEFAULT = 2 << 30
@@ -25,6 +27,10 @@ DEFAULT = 2 << 30
 
 BLOCK = 4096
 """What a file takes on disk is counted in these."""
+
+UNFINISHED = ".new-"
+"""What the name of a file begins with that is being written."""
+_FINISHED = re.compile(r"[0-9a-f]{64}\.bin")
 
 _KEPT = 0.8
 _SHARES = "0123456789abcdef"
@@ -48,7 +54,8 @@ def _size_of(text: str) -> int | None:
         message = f"ISTHMUS_CACHE_SIZE={text!r} is no size: write 2G, 500M, a number of bytes, or 0 for no bound"
         warnings.warn(f"{message}; the cache keeps {readable(DEFAULT)}", RuntimeWarning, stacklevel=4)
         return DEFAULT
-    return int(float(found[1]) * _UNITS[found[2].upper()]) or None
+    size = Decimal(found[1]) * _UNITS[found[2].upper()]
+    return math.ceil(size) or None
 
 
 def readable(size: int) -> str:
@@ -70,14 +77,17 @@ class Entry:
 
 
 def entries(directory: Path, share: str = "") -> Iterator[Entry]:
-    """Every file of a cache, or of one share."""
+    """Every file of a cache, or of one share; files of somebody else's in the folder are none."""
     for folder in _scan(directory):
         if len(folder.name) == 2 and folder.name.startswith(share):
             for file in _scan(folder.path):
+                finished = _FINISHED.fullmatch(file.name) is not None and file.name.startswith(folder.name)
+                if not finished and not file.name.startswith(UNFINISHED):
+                    continue
                 with contextlib.suppress(OSError):  # another process has removed it
                     facts = file.stat(follow_symlinks=False)
                     taken = -(-facts.st_size // BLOCK) * BLOCK
-                    yield Entry(file.path, taken, facts.st_mtime, not file.name.startswith("."))
+                    yield Entry(file.path, taken, facts.st_mtime, finished)
 
 
 def _scan(path: str | Path) -> list[os.DirEntry[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import tempfile
 import warnings
 from dataclasses import asdict
 from math import log2
@@ -79,25 +80,39 @@ def place() -> Path | None:
 
 
 def keep(machine: Machine, prices: Prices) -> Path:
-    """Write a list and what it was made from: programs are compiled by it from now on. CompileError: no folder."""
+    """Write a list and what it was made from: programs are compiled by it from now on.
+
+    Nobody else may write the file, whatever the umask says. CompileError: no folder, or one that takes no file.
+    """
     where = place()
     if where is None:
-        raise CompileError("there is no folder to keep prices in", cure="set ISTHMUS_CACHE_DIR to a folder of your own")
+        raise CompileError("there is no folder to keep prices in", cure=_CURE)
     content = {"machine": cpu.host_target().key, "measured": asdict(machine), "prices": prices.differences}
-    where.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = where.with_suffix(f".{os.getpid()}")
-    new.write_text(json.dumps(content, indent=1) + "\n")
-    new.replace(where)
+    try:
+        where.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, new = tempfile.mkstemp(dir=where.parent, prefix=f".{where.stem}-")
+        with os.fdopen(handle, "w") as file:
+            file.write(json.dumps(content, indent=1) + "\n")
+        os.replace(new, where)
+    except OSError as error:
+        raise CompileError(f"the prices cannot be kept ({error})", cure=_CURE) from error
     return where
 
 
+_CURE = "set ISTHMUS_CACHE_DIR to a folder of your own"
+
+
 def forget() -> bool:
-    """Remove this machine's list; whether there was one."""
+    """Remove this machine's list; whether there was one. CompileError where the disk refuses."""
     where = place()
-    if where is None or not where.exists():
+    try:
+        if where is not None:
+            where.unlink()
+        return where is not None
+    except (FileNotFoundError, NotADirectoryError):
         return False
-    where.unlink()
-    return True
+    except OSError as error:
+        raise CompileError(f"the prices stay ({error})", cure="set ISTHMUS_PRICES=default to ignore them") from error
 
 
 def measured() -> Prices | None:
@@ -107,20 +122,22 @@ def measured() -> Prices | None:
         facts = None if where is None else where.stat()
     except OSError:
         return None
-    if where is None or facts is None or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
+    if where is None or facts is None:
         return None
-    return _read(where, facts.st_mtime_ns)
+    return _read(where, facts.st_mtime_ns, facts.st_uid != os.getuid() or bool(facts.st_mode & 0o022))
 
 
 @functools.lru_cache(maxsize=8)
-def _read(where: Path, written: int) -> Prices | None:
+def _read(where: Path, written: int, is_open: bool) -> Prices | None:
     try:
+        if is_open:
+            raise ValueError("others than you may write it")
         entries = cast("list[tuple[str, float]]", json.loads(where.read_text())["prices"])
         found = tuple((str(name), float(price)) for name, price in entries)
         if any(not 0.0 < price < float("inf") for _, price in found):
             raise ValueError("a price is no positive number")
         return listed(found)
-    except (OSError, ValueError, KeyError, TypeError, CompileError) as error:
+    except (OSError, ValueError, OverflowError, KeyError, TypeError, CompileError) as error:
         warnings.warn(
             f"the prices in {where} cannot be used ({error}): programs are compiled by the defaults;"
             " `isthmus calibrate` measures anew",

@@ -1,6 +1,7 @@
 """The list that `isthmus calibrate` leaves: how it follows from what was measured, where it is, who compiles by it."""
 
 import json
+import os
 import sys
 from dataclasses import replace
 
@@ -137,6 +138,7 @@ def test_a_new_list_is_seen_by_the_same_process():
         '{"prices": [["lunch_bytes", 2.0]]}',
         '{"prices": [["dear", -1]]}',
         '{"prices": [["dear", NaN]]}',
+        f'{{"prices": [["dear", {10**400}]]}}',
     ],
 )
 def test_a_list_that_says_nothing_is_left_out_loudly(content):
@@ -148,7 +150,25 @@ def test_a_list_that_says_nothing_is_left_out_loudly(content):
 def test_a_list_that_others_may_write_is_not_read():
     where = price_list.keep(REFERENCE, replace(CPU, launch_bytes=1))
     where.chmod(0o666)
-    assert price_list.chosen() is CPU
+    with pytest.warns(RuntimeWarning, match="others than you may write it"):
+        assert price_list.chosen() is CPU
+
+
+def test_a_kept_list_is_the_users_own_whatever_the_umask():
+    before = os.umask(0o002)
+    try:
+        price_list.keep(REFERENCE, replace(CPU, launch_bytes=1))
+    finally:
+        os.umask(before)
+    assert price_list.chosen().launch_bytes == 1
+
+
+def test_a_folder_that_takes_no_file_is_named(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ISTHMUS_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(CompileError, match=r"cannot be kept[\s\S]*ISTHMUS_CACHE_DIR"):
+        price_list.keep(REFERENCE, CPU)
+    assert not price_list.forget()
 
 
 def test_words_without_a_meaning_are_refused(monkeypatch):

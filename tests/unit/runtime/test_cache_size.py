@@ -127,7 +127,7 @@ def test_processes_share_the_bound(tmp_path: Path) -> None:
 
 def test_the_bound_is_chosen_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISTHMUS_CACHE_DIR", str(tmp_path))
-    chosen = {"": 2 << 30, "500M": 500 << 20, "1.5 gib": 3 << 29, "4096": 4096, "0": None}
+    chosen = {"": 2 << 30, "500M": 500 << 20, "1.5 gib": 3 << 29, "4096": 4096, "0": None, "0.5": 1, "9" * 400: 10**400}
     for text, size in chosen.items():
         monkeypatch.setenv("ISTHMUS_CACHE_SIZE", text)
         assert cache.current().limit == size
@@ -145,6 +145,18 @@ def test_clear_says_what_it_removed(tmp_path: Path) -> None:
     assert list(entries(tmp_path)) == [] == list(entries(tmp_path / "nowhere"))
     store.put(key(0), b"x")
     assert [type(e) for e in entries(tmp_path)] == [Entry]
+
+
+def test_files_that_are_no_entries_stay(tmp_path: Path) -> None:
+    mine = [tmp_path / "0c" / "paper.tex", tmp_path / "de" / "paper.bin", tmp_path / "en" / f"{key(0)}.bin"]
+    for file in mine:
+        file.parent.mkdir()
+        file.write_bytes(b"x" * 4 * BLOCK)
+    store = Cache(tmp_path, limit=SHARES * 2 * BLOCK)
+    for k in range(4):
+        store.put(key(k), b"x")
+    assert 0 < taken(tmp_path) <= 2 * BLOCK
+    assert store.clear()[0] > 0 and all(file.exists() for file in mine)
 
 
 def test_readable_sizes() -> None:
