@@ -10,14 +10,16 @@ from typing import cast
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from isthmus.diagnostics import UnsupportedError
+from isthmus.diagnostics import CompileError, RefusedError, UnsupportedError
 from isthmus.frontend import overlap
 from isthmus.frontend.as_written import have_no_data, is_followed
 from isthmus.frontend.capture_dynamo import CapturedGraph, CaptureLog
 from isthmus.frontend.captured import CompileCaptured, Compiled, Value
 from isthmus.frontend.generation import generation
+from isthmus.frontend.locations import is_raised_by_us
 from isthmus.frontend.modes import leaving
 from isthmus.frontend.records import opened
+from isthmus.frontend.refused import is_refusal
 from isthmus.frontend.snapshot import PLAIN
 from isthmus.frontend.trace import OutputSlot, trace
 from isthmus.frontend.trace_guards import Mismatch, TraceGuard
@@ -49,8 +51,11 @@ class TracedFunction:
         fullgraph: bool = False,
         recompile_limit: int = LIMIT,
         log: CaptureLog | None = None,
+        as_written: Callable[..., object] | None = None,
     ) -> None:
         self.function = function
+        self.as_written = as_written or function
+        """What runs where no trace does."""
         self.compile_captured = compile_captured
         self.dynamic = dynamic
         self.fullgraph = fullgraph
@@ -66,11 +71,12 @@ class TracedFunction:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies trace for themselves."""
-        return _traced_of, (self.function, self.compile_captured, self.dynamic, self.fullgraph, self.limit)
+        settings = self.dynamic, self.fullgraph, self.limit
+        return _traced_of, (self.function, self.compile_captured, *settings, self.as_written)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         if is_followed():
-            return self.function(*args, **kwargs)
+            return self.as_written(*args, **kwargs)
         leaves, structure = _flatten(args, kwargs)
         if self._generation != generation():
             self._entries.clear()
@@ -86,27 +92,41 @@ class TracedFunction:
     ) -> object:
         given = cast(list[Value], [leaves[i] for i in entry.leaves])
         if entry.check is not None and not entry.check.holds(given):
-            return self.function(*args, **kwargs)
+            return self.as_written(*args, **kwargs)
         return entry.build(entry.run(given))
 
     def _run_new(
         self, leaves: Sequence[object], structure: object, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
         if self._is_over or have_no_data(leaves):
-            return self.function(*args, **kwargs)
+            return self.as_written(*args, **kwargs)
         mismatches = [m for e in self._entries if (m := e.guard.mismatch(leaves, structure)) is not None]
         if len(self._entries) >= self.limit:
             self._stop(mismatches)
-            return self.function(*args, **kwargs)
+            return self.as_written(*args, **kwargs)
         self.log.recompiles.extend(m.reason for m in mismatches)
         self._learn(mismatches)
         entry = self._trace(leaves, structure, args, kwargs)
+        if isinstance(entry, Exception):
+            return self._run_what_raised(entry, args, kwargs)
         self._entries.append(entry)
         return self._run(entry, leaves, args, kwargs)
 
+    def _run_what_raised(self, error: Exception, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        """Run a program whose trace raised as it is written: what it does before it raises happens, and happens once.
+
+        Where it does not raise then, tracing is at fault: its result is right, and one warning says what it costs.
+        """
+        result = self.as_written(*args, **kwargs)
+        what = f"{type(error).__name__} was raised while {_name(self.function)} was traced, not when it ran as written"
+        if self.fullgraph:
+            raise UnsupportedError(f"{what}: {error}") from error
+        warnings.warn(f"{what}, as it does at such calls: {error}", RuntimeWarning, stacklevel=4)
+        return result
+
     def _stop(self, mismatches: Sequence[Mismatch]) -> None:
         """From now on what has no trace yet runs as written; under `fullgraph` that is an error, at every call."""
-        name = getattr(self.function, "__qualname__", type(self.function).__name__)
+        name = _name(self.function)
         why = f"the last guard that failed: {mismatches[-1].reason}" if mismatches else "no trace is allowed"
         what = f"{name} was compiled {self.limit} times, the limit; {why}"
         cure = 'pass what varies as a tensor, or choose a larger limit by options={"recompile_limit": ...}'
@@ -123,7 +143,8 @@ class TracedFunction:
 
     def _trace(
         self, leaves: Sequence[object], structure: object, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> _Entry:
+    ) -> _Entry | Exception:
+        """Give the trace; or what the program itself raised, eager's refusals among it."""
         name = f"graph_{len(self.log.graphs)}"
         dynamic = (lambda leaf, dim: True) if self.dynamic else lambda leaf, dim: (leaf, dim) in self._moving
         note = CapturedGraph(name, None, 0)
@@ -137,6 +158,11 @@ class TracedFunction:
         except UnsupportedError as error:
             note.fallback = error
             raise
+        except Exception as error:
+            if isinstance(error, RefusedError) or (note.captured is None and _is_the_programs(error)):
+                self.log.graphs.remove(note)
+                return error
+            raise
         guard = TraceGuard(traced, leaves, structure)
         self.log.guards.extend(f"{name} == {value!r}" for _, name, value in traced.reads if isinstance(value, PLAIN))
         given = [leaves[i] for i in traced.leaves]
@@ -147,15 +173,30 @@ class TracedFunction:
         return _Entry(guard, run, traced.leaves, builder(traced.output), check)
 
 
+def _name(function: Callable[..., object]) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _is_the_programs(error: Exception) -> bool:
+    """Whether an error met by a trace is of the program, or what eager says of it."""
+    return is_refusal(error) or not (isinstance(error, CompileError) or is_raised_by_us(error))
+
+
 def _traced_of(
     function: Callable[..., object],
     compile_captured: CompileCaptured,
     dynamic: bool | None,
     fullgraph: bool,
     recompile_limit: int,
+    as_written: Callable[..., object],
 ) -> TracedFunction:
     return TracedFunction(
-        function, compile_captured, dynamic=dynamic, fullgraph=fullgraph, recompile_limit=recompile_limit
+        function,
+        compile_captured,
+        dynamic=dynamic,
+        fullgraph=fullgraph,
+        recompile_limit=recompile_limit,
+        as_written=as_written,
     )
 
 
@@ -227,16 +268,25 @@ def compile_with_trace(
     fullgraph: bool = False,
     recompile_limit: int = LIMIT,
     log: CaptureLog | None = None,
+    as_written: Callable[..., object] | None = None,
 ) -> Callable[..., object]:
     """Give the function or module compiled by `compile_captured` after direct tracing; traced at its first call.
 
     Guards: metadata of tensor arguments, values of others, attributes of modules that were read, closure and globals
     that the function names, torch's switches. UnsupportedError (with the user's line and the cure) where the program
-    reads data while it is traced. `dynamic` as torch.compile's: None makes a size symbolic when it changes. After
-    `recompile_limit` traces a call that none fits runs as written, with one warning; under `fullgraph` it is refused.
+    reads data while it is traced. A program that raises runs as written at each such call, so that what it does before
+    it raises is done, once, and the error is eager's. `dynamic` as torch.compile's: None makes a size symbolic when it
+    changes. After `recompile_limit` traces a call that none fits runs as written, with one warning; under `fullgraph`
+    it is refused. `as_written` is what runs then, where it is not the function itself (which may be for traces only).
     """
     traced = TracedFunction(
-        function, compile_captured, dynamic=dynamic, fullgraph=fullgraph, recompile_limit=recompile_limit, log=log
+        function,
+        compile_captured,
+        dynamic=dynamic,
+        fullgraph=fullgraph,
+        recompile_limit=recompile_limit,
+        log=log,
+        as_written=as_written,
     )
     if isinstance(function, nn.Module):
         return TracedModule(function, traced)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -12,6 +14,19 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from isthmus.frontend.torch_private import dispatch_keys, keeps_data, known_ids, transform_depth, undispatched
 
 Sizes = Sequence[int | torch.SymInt]
+
+_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+@contextmanager
+def silence() -> Generator[None]:
+    """Keep torch from writing a stack for every call that its fakes refuse: the error itself tells it."""
+    level = _LOG.level
+    _LOG.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        _LOG.setLevel(level)
 
 
 def fresh(

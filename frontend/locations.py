@@ -62,6 +62,14 @@ def _place(code: CodeType, instruction: int) -> SourceLocation:
     return SourceLocation(code.co_filename, line or code.co_firstlineno, 0 if column is None else column + 1)
 
 
+def is_raised_by_us(error: BaseException) -> bool:
+    """Tell whether the frame that raised an error is ours, and not one of the user's or of a library."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_filename.startswith(str(_OURS.parent))
+
+
 @lru_cache(maxsize=4096)
 def is_library(file: str) -> bool:
     """Tell whether a file is torch's, ours or the standard library's, so that no user wrote it."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
@@ -147,6 +148,15 @@ class Outside:
         for place in self._places:
             if place.changed() is not None:
                 place.put_back()
+
+    @contextmanager
+    def kept_where_it_raises(self) -> Generator[None]:
+        """Leave nothing behind of what raises: the program runs once more, or is refused."""
+        try:
+            yield
+        except BaseException:
+            self.put_back()
+            raise
 
     def changed(self) -> str | None:
         """Say what is not as it was; None where all is."""

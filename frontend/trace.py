@@ -21,7 +21,7 @@ from isthmus.diagnostics import UnsupportedError
 from isthmus.frontend.as_written import dynamo_off
 from isthmus.frontend.captured import Captured, Input
 from isthmus.frontend.collector import collector_paused
-from isthmus.frontend.fakes import fake_of_real
+from isthmus.frontend.fakes import fake_of_real, silence
 from isthmus.frontend.finish import finish
 from isthmus.frontend.known_nodes import HistoryIsRead, KnownNodes
 from isthmus.frontend.leaves import hidden_tensors
@@ -138,7 +138,8 @@ def _attempt(call: _Call, known: Sequence[sympy.Basic], remember: bool) -> tuple
             recorder.add_size()
     given, named = pytree.tree_unflatten(fakes, structure)
     reads = AttributeReads()
-    with _TRACING, restored_modes(), unchanged(modules, recorder), intercepted(recorder), reads:
+    kept = outside.kept_where_it_raises()
+    with _TRACING, silence(), kept, restored_modes(), unchanged(modules, recorder), intercepted(recorder), reads:
         calls = PythonCalls(recorder, KnownNodes(recorder) if remember else None)
         with dynamo_off(), _retried(calls, outside), fake_mode, Memo(fake_mode), python_dispatcher(), recorder, calls:
             result = function(*given, **named)

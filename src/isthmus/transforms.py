@@ -62,7 +62,7 @@ class Transformed:
         if active_recorder() is not None:
             return self._inside(*args, **kwargs)
         if self._compiled is None:
-            self._compiled = compiled(self._inside)
+            self._compiled = compiled(self._inside, self._under_dynamo)
         return self._compiled(*args, **kwargs)
 
 
@@ -78,9 +78,9 @@ def _apart(theirs: Function, ours: Function, function: Function, settings: tuple
     return cast(Function, Transformed(function, ours(function, *settings), theirs(function, *settings)))
 
 
-def compiled(function: Function) -> Function:
-    """Compile by direct tracing, with ordinary options."""
-    return compile_in(Session(Options(), warm=True), function, "trace")[0]
+def compiled(function: Function, as_written: Function) -> Function:
+    """Compile by direct tracing, with ordinary options; `as_written` is the same without a trace, by torch's means."""
+    return compile_in(Session(Options(), warm=True), function, "trace", as_written=as_written)[0]
 
 
 _KEPT: WeakKeyDictionary[Any, dict[Any, Function]] = WeakKeyDictionary()
@@ -134,7 +134,7 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]
 @outside_of_dynamo
 def _vjp(func: Function, primals: tuple[Any, ...], has_aux: bool) -> tuple[Any, ...]:
     if active_recorder() is None:
-        func = _kept(func, "call", lambda: compiled(_plain(func)))
+        func = _kept(func, "call", lambda: compiled(_plain(func), func))
     return transforms.vjp(func, primals, has_aux)
 
 
@@ -155,7 +155,8 @@ def _jvp(func: Function, primals: Any, tangents: Any, has_aux: bool) -> tuple[An
         return inside(primals, tangents)
 
     def make() -> Function:
-        return compiled(functools.wraps(func)(lambda primals, tangents: inside(primals, tangents)))
+        torchs = functools.partial(torch.func.jvp, func, has_aux=has_aux)
+        return compiled(functools.wraps(func)(lambda primals, tangents: inside(primals, tangents)), torchs)
 
     return cast("tuple[Any, ...]", _kept(func, ("jvp", has_aux), make)(primals, tangents))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar, cast, overload
 
 import torch
@@ -86,10 +87,13 @@ def compile(
     return compiled
 
 
-def compile_in(session: Session, model: CallableT, capture: str) -> tuple[CallableT, CaptureLog]:
+def compile_in(
+    session: Session, model: CallableT, capture: str, *, as_written: Callable[..., object] | None = None
+) -> tuple[CallableT, CaptureLog]:
     """Compile within a session; gives the compiled object and the log of what capture does.
 
-    TypeError for what is no program in Python, ValueError for an unknown capture.
+    `as_written` is what runs in a trace's place, where it is not the model. TypeError for what is no program in Python,
+    ValueError for an unknown capture.
     """
     if not callable(model):
         raise TypeError(f"compile takes a function or a module, not {type(model).__name__}")
@@ -100,7 +104,7 @@ def compile_in(session: Session, model: CallableT, capture: str) -> tuple[Callab
     if capture == "trace":
         from isthmus.frontend.capture_trace import compile_with_trace
 
-        capturing = compile_with_trace
+        capturing = partial(compile_with_trace, as_written=as_written)
     elif capture == "dynamo":
         capturing = compile_with_dynamo
     else:

@@ -68,6 +68,7 @@ class Sized(nn.Module):
 """
 
 
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -78,22 +79,28 @@ class Sized(nn.Module):
         (":product 4xi64! 4xi64", "gradient of integers"),
         (":product 4x4xf32 5x5xf32", "return x @ w"),
         (":number", "is of type int"),
-        (":without_tensors 4xf32", "computes with no tensor"),
         (":raises 4xf32", "KeyError: 'absent'"),
         (":Sized 4xf32", "Sized is made from size"),
         (":product 4x4xf32 4x4xf32 --stage joint", "nothing asks for a gradient"),
     ],
 )
 def test_a_mistake_is_told_without_the_compilers_own_frames(
-    arguments: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: str, said: str, capture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "mistakes.py"
     path.write_text(MISTAKES)
     where, *rest = arguments.split(" ")
-    assert commands.run(["trace", f"{path}{where}", *rest]) == 1
+    assert commands.run(["trace", f"{path}{where}", *rest, "--capture", capture]) == 1
     shown = capsys.readouterr().err
     assert said in shown
     assert "isthmus/" not in shown and "_dynamo/" not in shown
+
+
+def test_a_program_without_tensors_gives_dynamo_no_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mistakes.py"
+    path.write_text(MISTAKES)
+    assert commands.run(["trace", f"{path}:without_tensors", "4xf32"]) == 1
+    assert "computes with no tensor" in capsys.readouterr().err
 
 
 def test_a_mistake_of_the_compiler_shows_all_frames(
