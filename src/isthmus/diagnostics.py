@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """A place in the user's program; `line` and `column` count from 1, 0 where unknown."""
+    """A place in the user's program; `line` and `column` count from 1, 0 where unknown.
+
+    As text the file is written from the current folder on where it lies in there.
+    """
 
     file: str
     line: int = 0
     column: int = 0
 
     def __str__(self) -> str:
-        parts = [self.file, *(str(n) for n in (self.line, self.column) if n)]
+        parts = [_from_here(self.file), *(str(n) for n in (self.line, self.column) if n)]
         return ":".join(parts)
+
+
+def _from_here(file: str) -> str:
+    try:
+        return file.removeprefix(os.path.join(os.getcwd(), ""))
+    except OSError:  # the current folder is gone
+        return file
 
 
 class CompileError(Exception):

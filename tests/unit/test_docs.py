@@ -1,6 +1,8 @@
 """What README and the pages under docs/ show is run: Python blocks in order in one process, commands with their output.
 
-```mlir name.mlir     a file of that name for the commands
+Links and paths that a page names lead somewhere.
+
+```mlir name.mlir     a file of that name for the commands and the Python
 ```console            lines with `$ ` are commands, what follows is their output; a line `...` stands for any lines
 """
 
@@ -31,6 +33,15 @@ def blocks(page: Path) -> list[Fenced]:
     return [Fenced(*match.groups()) for match in FENCE.finditer(page.read_text())]
 
 
+def with_files(page: Path, folder: Path) -> list[Fenced]:
+    """Give the blocks of a page whose files lie in a folder."""
+    found = blocks(page)
+    for block in found:
+        if block.file:
+            (folder / block.file).write_text(block.text)
+    return found
+
+
 def environment() -> dict[str, str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
@@ -38,7 +49,7 @@ def environment() -> dict[str, str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    code = "\n".join(b.text for b in blocks(page) if b.language == "python" and not b.file)
+    code = "\n".join(b.text for b in with_files(page, tmp_path) if b.language == "python" and not b.file)
     if not code:
         pytest.skip("the page shows no Python")
     script = tmp_path / "page.py"
@@ -51,11 +62,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_the_commands_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> None:
-    found = blocks(page)
-    for block in found:
-        if block.file:
-            (tmp_path / block.file).write_text(block.text)
-    for block in (b for b in found if b.language == "console"):
+    for block in (b for b in with_files(page, tmp_path) if b.language == "console"):
         for command, expected in commands(block.text):
             done = subprocess.run(
                 command, shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
@@ -72,6 +79,16 @@ def matches(expected: str, output: str) -> bool:
     pieces = re.split(r"^\s*\.\.\.\n", expected.rstrip("\n") + "\n", flags=re.MULTILINE)
     pattern = r"(?:.*\n)*?".join(re.escape(piece) for piece in pieces)
     return re.fullmatch(pattern + r"\s*", output.rstrip("\n") + "\n") is not None
+
+
+LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)]*)?\)")
+ALL_PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda p: p.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = LINK.findall(re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL))
+    assert not [link for link in links if not (page.parent / link).exists()]
 
 
 def test_an_ellipsis_stands_for_any_lines_and_nothing_else_does() -> None:
