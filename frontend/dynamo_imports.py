@@ -1,18 +1,23 @@
-"""What Dynamo imports while it traces and seldom needs (Inductor, export, networkx), put off until it needs it.
+"""What Dynamo does while it traces and seldom needs, put off until it needs it.
 
-These imports are a third of a second of a process's first call. Each function here gives what Dynamo's own gives; what
-it answers without the import follows from a flag that is off, a stack that is empty, or from the module not being
+Imports (Inductor, export, networkx, sympy's groups of permutations) are a third of a second of a process's first call,
+names and times for logs that nobody reads some 20 ms of every graph. Each function here gives what the original gives;
+what it answers without the import follows from a flag that is off, a stack that is empty, or from the module not being
 loaded: no object of a class and no frame of a file is from a module that nobody has imported.
 """
 
 from __future__ import annotations
 
+import builtins
 import functools
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType, SimpleNamespace
 from typing import Any, ClassVar
 
+import sympy
 import torch
 from torch._dynamo import (
     config,
@@ -25,10 +30,12 @@ from torch._dynamo import (
 )
 from torch._dynamo.variables import higher_order_ops
 from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
+from torch._logging._internal import trace_log
 from torch.fx.experimental import symbolic_shapes
 
 EXPORT = "torch.export._trace"
 SIZES = "torch._inductor.sizevars"
+TENSORS = "sympy.tensor.tensor"
 
 Function = Callable[..., Any]
 Wrapper = Callable[[Function], Function]
@@ -133,6 +140,42 @@ def _files_of_symbolic_sizes() -> set[str]:
     return {f for f in named if f} | set(map(str, structured)) | guards.uninteresting_files() | {"<string>"}
 
 
+def where_read(measure: Function) -> Function:
+    """Of `profile_guard_manager`: without a reader no time of a guard is measured, which flushes the caches first."""
+
+    def measured(*args: object) -> float:
+        shown = guards.guards_log.isEnabledFor(logging.DEBUG)
+        return measure(*args) if shown or trace_log.handlers else 0.0
+
+    return measured
+
+
+def where_logged(name: Function) -> Function:
+    """Of `get_funcname`, which reads a whole file to name the function of a line: only two logs show it."""
+    logs = symbolic_convert.trace_source_log, symbolic_convert.trace_call_log
+
+    def named(filename: str, line: int) -> str | None:
+        return name(filename, line) if any(log.isEnabledFor(logging.DEBUG) for log in logs) else None
+
+    return named
+
+
+class Nobody:
+    """A class without instances."""
+
+
+def without_tensors(flatten: Function) -> Function:
+    """Of `sympy.Add.flatten`: no term is one of sympy's tensors while the module that defines them is not loaded."""
+    plain: Function = getattr(flatten, "__func__", flatten)
+    standing_in = SimpleNamespace(TensExpr=Nobody, TensAdd=Nobody)
+
+    def imported(module: str, *args: Any) -> object:
+        return standing_in if module == TENSORS and module not in sys.modules else __import__(module, *args)
+
+    found = {**plain.__globals__, "__builtins__": {**vars(builtins), "__import__": imported}}
+    return classmethod(FunctionType(plain.__code__, found, plain.__name__))  # pyright: ignore[reportReturnType]
+
+
 REPLACED: tuple[tuple[object, str, Wrapper], ...] = (
     (eval_frame, "get_compiler_fn", plain_backend),
     (convert_frame, "_is_registered_backend", ours_is_registered),
@@ -142,6 +185,9 @@ REPLACED: tuple[tuple[object, str, Wrapper], ...] = (
     (output_graph.OutputGraph, "get_replayed_side_effect_source_refs", of_changed),
     (symbolic_shapes, "uninteresting_files", of_loaded),
     (output_graph, "uninteresting_files", of_loaded),
+    (guards, "profile_guard_manager", where_read),
+    (symbolic_convert, "get_funcname", where_logged),
+    (sympy.Add, "flatten", without_tensors),
 )
 """Where Dynamo has what is replaced, its name, by what."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import subprocess
 import sys
 
 import pytest
+import sympy
 import torch
 from torch._dynamo import convert_frame, output_graph
 from torch._dynamo.variables import higher_order_ops
@@ -21,8 +23,10 @@ import sys, torch, isthmus
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
 run = isthmus.compile(lambda x: (model(x), [x + 1], {"a": x.sin()}))
 run(torch.ones(2, 4, requires_grad=True))[0].sum().backward()
+torch._dynamo.mark_dynamic(x := torch.ones(3, 4), 0)
+isthmus.compile(model)(x)
 late = ("networkx", "torch._inductor.codecache", "torch.export._trace", "torch._dynamo.repro.after_dynamo",
-        "torch.distributed.tensor.experimental")
+        "torch.distributed.tensor.experimental", "sympy.tensor.tensor", "sympy.combinatorics")
 print(*(name for name in late if name in sys.modules))
 """
 
@@ -92,3 +96,48 @@ def test_written_attributes_are_still_reported():
     with torch._dynamo.config.patch(side_effect_replay_policy="warn"), told:
         assert run(torch.zeros(1)).item() == 1
     assert model.count == 1
+
+
+def _sums() -> list[sympy.Expr]:
+    x, y = sympy.symbols("x y")
+    n = sympy.Symbol("n", commutative=False)
+    order, bounds = sympy.Order(x), sympy.AccumBounds(0, 1)
+    terms = [x, y, -x, 2 * x, sympy.Integer(3), sympy.oo, sympy.nan, x * n, order, bounds, sympy.Identity(2)]
+    return [sympy.Add(a, b, c) for a in terms[:6] for b in terms[:-1] for c in (x, terms[4])] + [terms[-1] + terms[-1]]
+
+
+def test_sums_are_sympys_before_and_after_its_tensors_are_loaded():
+    own = sympy.Add.__dict__["flatten"].__func__
+    assert own.__globals__["__builtins__"]["__import__"] is not __import__
+    sympy.core.cache.clear_cache()
+    ours = _sums()
+    __import__(dynamo_imports.TENSORS)
+    sympy.core.cache.clear_cache()
+    assert [sympy.srepr(s) for s in _sums()] == [sympy.srepr(s) for s in ours]
+
+
+def test_sums_of_tensors_are_still_tensors():
+    from sympy.tensor.tensor import TensAdd, TensorIndexType, tensor_heads, tensor_indices
+
+    kind = TensorIndexType("L")
+    (i,) = (tensor_indices("i", kind),)
+    a, b = tensor_heads("A B", [kind])
+    assert isinstance(sympy.Add(a(i), b(i)), TensAdd)
+
+
+def test_guards_are_timed_and_lines_named_where_a_log_shows_it(caplog: pytest.LogCaptureFixture):
+    from torch._dynamo import funcname_cache
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() + 1
+
+    funcname_cache.clearcache()
+    torch.compile(program, backend="eager")(torch.ones(2))
+    assert __file__ not in funcname_cache.cache
+    torch._dynamo.reset()
+    try:
+        torch._logging.set_logs(guards=True, trace_call=True, dynamo=logging.DEBUG)
+        torch.compile(program, backend="eager")(torch.ones(2))
+    finally:
+        torch._logging.set_logs()
+    assert program.__qualname__.split(".")[0] in funcname_cache.cache[__file__].values()
