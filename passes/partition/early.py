@@ -21,6 +21,7 @@ of megabytes, both products with its gradient move: then it need not exist as a 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -31,7 +32,7 @@ from isthmus.ir import Literal
 from isthmus.passes.analysis.pieces import is_large_product
 from isthmus.passes.partition.joint import Joint
 from isthmus.passes.partition.linear import WAITS, is_linear_in, may_wait, times
-from isthmus.passes.partition.network import MEMORY, MEMORY_ONLY, Plan, plan_min_cut, run_ahead
+from isthmus.passes.partition.network import MEMORY, MEMORY_ONLY, Plan, plan_ahead, plan_min_cut
 from isthmus.passes.partition.split import copied
 from isthmus.passes.partition.work import operations
 
@@ -43,12 +44,13 @@ def plan_early(joint: Joint) -> Plan:
     movable = _movable(joint, work)
     if not movable or _kept_bytes(plain) < least:
         return plain
-    unscaled, ops = _scaled_last(joint, movable)
-    ahead = run_ahead(unscaled, weights)
-    moved = [op for op, copy in zip(movable, ops, strict=True) if copy in ahead]
+    copy = _Copy(joint)
+    early, ahead = plan_ahead(copy.scaled_last(movable), weights)
+    moved = [op for op in movable if copy.ops[op] in ahead]
     if not moved:
         return plain
-    early = plan_min_cut(_scaled_last(joint, moved)[0], weights)
+    if len(moved) < len(movable):
+        early = replace(early, joint=copy.scaled_last(moved))  # what it keeps is of what forward runs
     most = min(_kept_bytes(plain) * joint.prices.early_part, _kept_bytes(plain) - least)
     return early if _kept_bytes(early) <= most else plain
 
@@ -99,46 +101,67 @@ def _movable(joint: Joint, work: tuple[int, int]) -> list[Operation]:
     return found
 
 
-def _scaled_last(joint: Joint, moved: Sequence[Operation]) -> tuple[Joint, list[Operation]]:
-    """Give a copy in which the ops compute for t = 1, what others read of them is scaled; and the ops in the copy."""
-    func = copied(joint)
-    copy = Joint.of(func)
-    place = {op: i for i, op in enumerate(joint.ops)}
-    ops = [copy.ops[place[op]] for op in moved]
-    ahead = frozenset(ops)
-    tangents = frozenset(copy.block.args[i] for i in copy.signature.tangents.values())
-    seed: dict[SSAValue, SSAValue] = {t: t for t in tangents}
-    ones: dict[SSAValue, SSAValue] = {}
-    for op in ops:
-        depends = [v for v in ir.operands_of(op) if v in copy.after_tangent]
-        seed.update(dict.fromkeys(op.results, seed[depends[0]]))
-        for index, operand in enumerate(op.operands):
-            if operand in tangents:
-                op.operands[index] = ones.get(operand) or ones.setdefault(operand, _one(copy, operand))
-    for op in ops:
-        for result in op.results:
-            late = [use for use in tuple(result.uses) if use.operation not in ahead]
-            if late:
-                scaled = _scaled(result, seed[result])
-                for use in late:
-                    use.operation.operands[use.index] = scaled
-    return Joint.of(func, joint.hints), ops
+class _Copy:
+    """A copy of a joint function in which some ops compute for t = 1, and what others read of them is scaled."""
 
+    def __init__(self, joint: Joint) -> None:
+        self.joint = joint
+        self.func = copied(joint)
+        self.block = self.func.body.block
+        self.ops = dict(zip(joint.ops, self.block.ops, strict=False))  # all but the return
+        self._before: list[tuple[Operation, int, SSAValue]] = []
+        self._made: list[Operation] = []
 
-def _one(joint: Joint, tangent: SSAValue) -> SSAValue:
-    const = ir.create_op(prim.ConstOp, [], [tangent.type], {"value": Literal.of(1.0)})
-    first = joint.block.first_op
-    assert first is not None
-    joint.block.insert_op_before(const, first)
-    return const.results[0]
+    def scaled_last(self, moved: Sequence[Operation]) -> Joint:
+        """Have these ops of the original compute for t = 1, and no others; the values stay those of the copy."""
+        self._put_back()
+        ops = [self.ops[op] for op in moved]
+        ahead = frozenset(ops)
+        tangents = frozenset(self.block.args[i] for i in self.joint.signature.tangents.values())
+        seed: dict[SSAValue, SSAValue] = {t: t for t in tangents}
+        ones: dict[SSAValue, SSAValue] = {}
+        for original, op in zip(moved, ops, strict=True):
+            depends = [k for k, v in enumerate(ir.operands_of(original)) if v in self.joint.after_tangent]
+            seed.update(dict.fromkeys(op.results, seed[ir.operands_of(op)[depends[0]]]))
+            for index in depends:
+                operand = ir.operands_of(op)[index]
+                if operand in tangents:
+                    self._set(op, index, ones.get(operand) or ones.setdefault(operand, self._one(operand)))
+        for op in ops:
+            for result in op.results:
+                late = [use for use in tuple(result.uses) if use.operation not in ahead]
+                if late:
+                    scaled = self._scaled(result, seed[result])
+                    for use in late:
+                        self._set(use.operation, use.index, scaled)
+        return Joint.of(self.func, self.joint.hints)
 
+    def _put_back(self) -> None:
+        for op, index, operand in reversed(self._before):
+            op.operands[index] = operand
+        for op in reversed(self._made):
+            op.detach()
+            op.erase()
+        self._before, self._made = [], []
 
-def _scaled(value: SSAValue, tangent: SSAValue) -> SSAValue:
-    """Multiply right behind the value."""
-    maker = value.owner
-    assert isinstance(maker, Operation) and maker.next_op is not None
-    e = Emitter(Block())
-    e.location = maker.location
-    result = times(e, value, tangent)
-    e.put_before(maker.next_op)
-    return result
+    def _set(self, op: Operation, index: int, operand: SSAValue) -> None:
+        self._before.append((op, index, ir.operands_of(op)[index]))
+        op.operands[index] = operand
+
+    def _one(self, tangent: SSAValue) -> SSAValue:
+        const = ir.create_op(prim.ConstOp, [], [tangent.type], {"value": Literal.of(1.0)})
+        first = self.block.first_op
+        assert first is not None
+        self.block.insert_op_before(const, first)
+        self._made.append(const)
+        return const.results[0]
+
+    def _scaled(self, value: SSAValue, tangent: SSAValue) -> SSAValue:
+        """Multiply right behind the value."""
+        maker = value.owner
+        assert isinstance(maker, Operation) and maker.next_op is not None
+        e = Emitter(Block())
+        e.location = maker.location
+        result = times(e, value, tangent)
+        self._made += e.put_before(maker.next_op)
+        return result

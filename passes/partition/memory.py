@@ -15,7 +15,7 @@ from xdsl.ir import Operation, SSAValue
 from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim import literals_of
-from isthmus.passes.partition.recompute import POINTWISE
+from isthmus.passes.partition.recompute import is_pointwise
 
 
 def written(ops: Sequence[Operation], results: Iterable[SSAValue]) -> frozenset[SSAValue]:
@@ -28,8 +28,8 @@ def written(ops: Sequence[Operation], results: Iterable[SSAValue]) -> frozenset[
             if op.y not in wanted:
                 found.discard(op.y)
         else:
-            from_memory = not (isinstance(op, POINTWISE) or _stays_in_row(op))
-            found.update(op.results if not isinstance(op, POINTWISE) else ())
+            from_memory = not (is_pointwise(op) or _stays_in_row(op))
+            found.update(op.results if not is_pointwise(op) else ())
         own = level[op.results[0]]
         found.update(v for v in ir.operands_of(op) if from_memory or level.get(v, 0) < own)
     return frozenset(found)
@@ -39,7 +39,7 @@ def _kernel_levels(ops: Sequence[Operation]) -> dict[SSAValue, int]:
     level: dict[SSAValue, int] = {}
     for op in ops:
         own = max((level.get(v, 0) for v in ir.operands_of(op)), default=0)
-        own += not (isinstance(op, POINTWISE) or _stays_in_row(op))
+        own += not (is_pointwise(op) or _stays_in_row(op))
         level.update(dict.fromkeys(op.results, own))
     return level
 

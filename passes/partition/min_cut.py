@@ -111,23 +111,27 @@ class _Flow:
         return reaches
 
     def _levels(self, source: int, sink: int) -> list[int] | None:
-        """Distances from the source over edges that can carry something; None where the sink is out of reach."""
-        level = [-1] * len(self.edges)
-        level[source] = 0
-        queue = [source]
+        """Distances to the sink over edges that can carry something; None where the source does not reach it.
+
+        From the sink, so that paths from the source turn into few dead ends.
+        """
+        edges, to, residual = self.edges, self.to, self.residual
+        level = [-1] * len(edges)
+        level[sink] = 0
+        queue = [sink]
         for node in queue:
-            below = level[node] + 1
-            for e in self.edges[node]:
-                end = self.to[e]
-                if level[end] < 0 and self.residual[e]:
-                    level[end] = below
-                    queue.append(end)
-            if level[sink] >= 0:
+            above = level[node] + 1
+            for e in edges[node]:
+                start = to[e]
+                if level[start] < 0 and residual[e ^ 1]:
+                    level[start] = above
+                    queue.append(start)
+            if level[source] >= 0:
                 return level
         return None
 
     def _blocking_flow(self, source: int, sink: int, level: list[int]) -> int:
-        """Fill paths along rising levels until each has a full edge."""
+        """Fill paths along falling levels until each has a full edge."""
         edges, to, residual = self.edges, self.to, self.residual
         tried = [0] * len(edges)  # per node: its edges before this one are of no use in this round
         path: list[int] = []
@@ -139,7 +143,7 @@ class _Flow:
                 first_full = next(at for at, e in enumerate(path) if not residual[e])
                 node = to[path[first_full] ^ 1]
                 del path[first_full:]
-            own, below = edges[node], level[node] + 1
+            own, below = edges[node], level[node] - 1
             at = tried[node]
             while at < len(own) and not (residual[own[at]] and level[to[own[at]]] == below):
                 at += 1

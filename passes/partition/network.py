@@ -121,15 +121,19 @@ def _inherited_tag(op: Operation, tags: Mapping[SSAValue, str]) -> str | None:
 
 def plan_min_cut(joint: Joint, weights: Weights = MEMORY, *, inputs_are_free: bool = True) -> Plan:
     """Keep the cheapest values from which backward can compute the rest."""
-    priced = price_values(joint, weights, inputs_are_free=inputs_are_free)
-    crossing = [v for v, side in _sides(priced, weights.ahead).items() if side.computed and not side.unread]
-    return Plan(joint, _keepable(crossing), priced.prices, priced.cones)
+    return _plan(price_values(joint, weights, inputs_are_free=inputs_are_free), weights.ahead)[0]
 
 
-def run_ahead(joint: Joint, weights: Weights = MEMORY) -> frozenset[Operation]:
-    """Give the ops of backward's own that forward runs when the minimum cut is made."""
-    sides = _sides(price_values(joint, weights), weights.ahead)
-    return frozenset(v.owner for v, side in sides.items() if side.ahead)  # pyright: ignore
+def plan_ahead(joint: Joint, weights: Weights = MEMORY) -> tuple[Plan, frozenset[Operation]]:
+    """Plan the minimum cut; and give the ops of backward's own that forward runs then."""
+    return _plan(price_values(joint, weights), weights.ahead)
+
+
+def _plan(priced: Plan, additions: int) -> tuple[Plan, frozenset[Operation]]:
+    sides = _sides(priced, additions)
+    crossing = [v for v, side in sides.items() if side.computed and not side.unread]
+    ahead = frozenset(v.owner for v, side in sides.items() if side.ahead)
+    return replace(priced, kept=_keepable(crossing)), ahead  # pyright: ignore[reportReturnType]
 
 
 @dataclass(frozen=True)
@@ -149,33 +153,42 @@ def _sides(priced: Plan, additions: int) -> dict[SSAValue, _Side]:
     """Make the minimum cut.
 
     An op of backward's own has a third node, which tells whether forward runs it: with a value that forward is to have
-    go the ops that lead to it, and what is dear does not run in both.
+    go the ops that lead to it, and what is dear does not run in both. Nodes that edges without bound join both ways, or
+    to the source, or the sink to them, are one.
     """
     joint, flow = priced.joint, FlowNetwork()
     source, sink = flow.node(), flow.node()
-    wanted = joint.wanted_by_tangents()
+    found = joint.wanted_by_tangents()
+    values, wanted = leading_to(found, joint), frozenset(found)
     ends: dict[SSAValue, tuple[int, int]] = {}
     ahead: dict[Operation, int] = {}
-    for value in leading_to(wanted, joint):
+    for value in values:
         price, op = priced.prices[value], value.owner
-        start, end = ends[value] = flow.node(), flow.node()
+        own = op if isinstance(op, Operation) and op not in joint.forward_ops else None
+        if own is not None and own not in ahead:
+            ahead[own] = flow.node()
+            flow.edge(ahead[own], sink, operations(joint, own) // additions)
+            for operand in ir.operands_of(own):
+                if operand.owner in ahead:
+                    flow.edge(ahead[own], ahead[operand.owner], None)  # pyright: ignore[reportArgumentType]
+        if price.why_once is not None:
+            start = source
+        elif own is not None and why_once(own, priced.cones[value]) is not None:
+            start = ahead[own]
+        else:
+            start = flow.node()
+        end = sink if value in wanted else flow.node()
+        ends[value] = start, end
         flow.edge(start, end, price.cross)
-        if price.why_once is not None or price.again:
-            flow.edge(source, start, None if price.why_once is not None else price.again)
+        if own is not None and start != ahead[own]:
+            flow.edge(start, ahead[own], None)
+        if start == source:
+            continue
+        if price.again:
+            flow.edge(source, start, price.again)
         for operand in _operands(value):
-            flow.edge(ends[operand][1], start, None)
-        if isinstance(op, Operation) and op not in joint.forward_ops:
-            if op not in ahead:
-                ahead[op] = flow.node()
-                flow.edge(ahead[op], sink, operations(joint, op) // additions)
-                for operand in ir.operands_of(op):
-                    if operand.owner in ahead:
-                        flow.edge(ahead[op], ahead[operand.owner], None)  # pyright: ignore
-            flow.edge(start, ahead[op], None)
-            if why_once(op, priced.cones[value]) is not None:
-                flow.edge(ahead[op], start, None)
-    for value in wanted:
-        flow.edge(ends[value][1], sink, None)
+            if ends[operand][1] != sink:
+                flow.edge(ends[operand][1], start, None)
     before = flow.minimum_cut(source, sink).before
     return {v: _Side(before[s], before[e], v.owner in ahead and before[ahead[v.owner]]) for v, (s, e) in ends.items()}  # pyright: ignore
 

@@ -27,6 +27,8 @@ POINTWISE = (
 )
 """Classes whose results a kernel can compute where it needs them, element by element."""
 
+is_pointwise = ir.one_of(*POINTWISE)
+
 NEVER = (prim.OpaqueOp, prim.ControlOp)
 """Classes that no tag makes recomputable: nobody promised that a second run gives the same, or what it costs."""
 
@@ -74,7 +76,7 @@ def cones(joint: Joint) -> dict[SSAValue, Cone]:
 
 
 def _cone(joint: Joint, op: Operation, result: SSAValue, found: Mapping[SSAValue, Cone]) -> Cone:
-    if not isinstance(op, POINTWISE):
+    if not is_pointwise(op):
         return _leaf(joint, result, whole=True)
     if isinstance(op, prim.GatherOp):  # of the table it reads the rows that it gives
         inner = _union([_leaf(joint, result), *(found[v] for v in ir.operands_of(op)[1:])])
@@ -114,7 +116,7 @@ def why_once(op: Operation, cone: Cone) -> str | None:
         return None
     if isinstance(op, prim.ContractionOp):
         return "a contraction is not computed twice"
-    if not isinstance(op, POINTWISE):
+    if not is_pointwise(op):
         return "it takes a pass of its own over its input"
     if cone.whole:
         return f"a second time would read {cone.reads} bytes or more than it gives"

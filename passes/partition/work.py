@@ -10,7 +10,7 @@ from isthmus import ir
 from isthmus.dialects import prim
 from isthmus.dialects.prim.base import ints
 from isthmus.passes.partition.joint import Joint
-from isthmus.passes.partition.recompute import POINTWISE
+from isthmus.passes.partition.recompute import is_pointwise
 
 
 def operations(joint: Joint, op: Operation) -> int:
@@ -40,6 +40,6 @@ def time(joint: Joint, op: Operation) -> int:
     A pointwise op moves nothing of its own: its kernel reads the inputs anyway and its result stays in registers.
     """
     arithmetic = int(operations(joint, op) / joint.prices.additions_per_byte)
-    if isinstance(op, POINTWISE):
+    if is_pointwise(op):
         return arithmetic
     return max(arithmetic, sum(map(joint.nbytes, (*ir.operands_of(op), *op.results))))
