@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from isthmus.frontend.draws import Draws
 from isthmus.frontend.locations import is_library
 from isthmus.frontend.snapshot import PLAIN, is_equal
 
@@ -127,6 +128,7 @@ class Outside:
     def __init__(self, function: object, arguments: Sequence[object] = ()) -> None:
         """Look at the function, and at those of its arguments that are objects or functions."""
         self._places: list[_Cell | _Names | _Table | _List | _Set] = []
+        self.draws = Draws()
         self._seen: dict[int, object] = {}
         self._named = {"forward", "__call__"}
         self._classes: dict[type, None] = {}
@@ -145,6 +147,7 @@ class Outside:
 
     def put_back(self) -> None:
         """Make everything as it was."""
+        self.draws.put_back()
         for place in self._places:
             if place.changed() is not None:
                 place.put_back()

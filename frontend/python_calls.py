@@ -67,7 +67,7 @@ class PythonCalls(TorchFunctionMode):
             with noise.torchs_own(self.recorder):
                 return func(*args, **kwargs)
         if func in _TELLS_HISTORY:
-            self.recorder.reads_history |= self.recorder.history.is_remade(args[0]) or func is _VERSION
+            self.recorder.reads_history |= self.recorder.history.is_remade(args[0]) or func in _TELLS_MORE
             return func(*args, **kwargs)
         handler = structured.handler_of(func) if func in _STRUCTURED or isinstance(func, HigherOrderOperator) else None
         if handler is None:
@@ -123,12 +123,14 @@ _BACKWARD = {Tensor.backward, torch.autograd.backward}
 _GRAD = cast(Any, Tensor.grad)
 _GRAD_ATTRIBUTE = {_GRAD.__get__, _GRAD.__set__, _GRAD.__delete__}
 
-_VERSION: object = cast(Any, Tensor)._version.__get__
+_TELLS_MORE: set[object] = {cast(Any, Tensor)._version.__get__, cast(Any, Tensor).grad_fn.__get__}
+"""What tells of other tensors, too: those in the same memory, those that it was computed from."""
+
 _TELLS_HISTORY: set[object] = {
-    _VERSION,
+    *_TELLS_MORE,
     Tensor.requires_grad_,
     cast(Any, Tensor)._is_view,
-    *(vars(torch._C.TensorBase)[n].__get__ for n in ("is_leaf", "grad_fn", "output_nr", "_base")),  # pyright: ignore[reportPrivateUsage]
+    *(vars(torch._C.TensorBase)[n].__get__ for n in ("is_leaf", "output_nr", "_base")),  # pyright: ignore[reportPrivateUsage]
     cast(Any, Tensor.requires_grad).__set__,
 }
 """What tells how a tensor came about, or depends on it."""

@@ -199,8 +199,14 @@ def _require_no_effects(
     recorder: Recorder, outside: Outside, given: object, fakes: Sequence[object], structure: pytree.TreeSpec
 ) -> None:
     """Refuse programs that change containers or objects which live on: later calls would not; these are put back."""
-    what = outside.changed()
+    what, drawn = outside.changed(), outside.draws.changed()
     outside.put_back()
+    if drawn is not None:
+        raise UnsupportedError(
+            f"the program changes {drawn}: every call would have the numbers of this one",
+            location=recorder.location,
+            cure="draw outside and give the number as an argument, use torch.rand, or capture='dynamo'",
+        )
     after, now = pytree.tree_flatten(opened(given))
     if what is None and (now != structure or any(a is not b for a, b in zip(after, fakes, strict=True))):
         what = "a list, dictionary or dataclass among the arguments"

@@ -6,9 +6,11 @@ import collections
 import dataclasses
 import enum
 import functools
+import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -329,6 +331,28 @@ def test_containers_that_live_on_are_written_or_the_program_is_refused(function:
     agree(compiled(argument), want)
     kept = SEEN if function is remembers else pytree.tree_leaves(argument)
     assert kept and all(type(t) is Tensor for t in kept)
+
+
+@pytest.mark.row("D15")
+@pytest.mark.parametrize("capture", CAPTURES)
+@pytest.mark.parametrize("generator", [random, numpy.random])
+def test_numbers_of_pythons_are_drawn_at_every_call_or_the_program_is_refused(generator: Any, capture: str):
+    def scaled(x: Tensor) -> Tensor:
+        held = [x * 2, x * 2]
+        held[1].view(-1).mul_(2)  # a trace looks twice at what follows
+        return held[1] * generator.random()
+
+    compiled = isthmus.compile(scaled, capture=capture)
+    x = f64(3)
+    generator.seed(7)
+    want = [scaled(x), scaled(x), generator.random()]
+    generator.seed(7)
+    if capture == "trace":
+        with pytest.raises(isthmus.UnsupportedError, match="every call would have the numbers of this one"):
+            compiled(x)
+        torch.testing.assert_close(scaled(x), want[0])  # nothing was used up
+    else:
+        torch.testing.assert_close([compiled(x), compiled(x), generator.random()], want)
 
 
 OWN = f64(3, grad=False)

@@ -138,6 +138,13 @@ def caught(x: Tensor, w: Tensor) -> object:
     return h[2]
 
 
+def asks_of_others(x: Tensor, w: Tensor) -> object:
+    made = [F.linear(x, w) for _ in range(2)]
+    last = made[1].sin()  # called once, on what is made again
+    assert last.grad_fn is not None
+    return last, [node.name() == "MmBackward0" for node, _ in last.grad_fn.next_functions if node is not None]
+
+
 PROGRAMS = {
     p.__name__: p
     for p in (
@@ -150,6 +157,7 @@ PROGRAMS = {
         late_history,
         written_without_history,
         asks,
+        asks_of_others,
         switched,
         recomputed,
         stale_view,
