@@ -35,6 +35,7 @@ class _Entry:
     guard: TraceGuard
     run: Compiled
     leaves: tuple[int, ...]
+    steps: tuple[tuple[int, int], ...]
     build: Callable[[Sequence[object]], object]
     check: overlap.OverlapCheck | None
 
@@ -90,7 +91,7 @@ class TracedFunction:
     def _run(
         self, entry: _Entry, leaves: Sequence[object], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        given = cast(list[Value], [leaves[i] for i in entry.leaves])
+        given = _given(leaves, entry.leaves, entry.steps)
         if entry.check is not None and not entry.check.holds(given):
             return self.as_written(*args, **kwargs)
         return entry.build(entry.run(given))
@@ -165,12 +166,20 @@ class TracedFunction:
             raise
         guard = TraceGuard(traced, leaves, structure)
         self.log.guards.extend(f"{name} == {value!r}" for _, name, value in traced.reads if isinstance(value, PLAIN))
-        given = [leaves[i] for i in traced.leaves]
+        given = _given(leaves, traced.leaves, traced.steps)
         check = overlap.check_of(captured, [*given, *captured.constants])
         if check is not None and any(i >= len(given) for i in check.watched):
             moving = tuple(i for i in check.watched if i < len(given))
             check = overlap.OverlapCheck(moving, {p: d for p, d in check.expected.items() if max(p) < len(given)})
-        return _Entry(guard, run, traced.leaves, builder(traced.output), check)
+        return _Entry(guard, run, traced.leaves, traced.steps, builder(traced.output), check)
+
+
+def _given(leaves: Sequence[object], used: Sequence[int], steps: Sequence[tuple[int, int]]) -> list[Value]:
+    """Give what the captured program takes: leaves, and strides of some of them."""
+    given = [leaves[i] for i in used]
+    if steps:
+        given += [cast(Tensor, leaves[i]).stride(d) for i, d in steps]
+    return cast("list[Value]", given)
 
 
 def _name(function: Callable[..., object]) -> str:

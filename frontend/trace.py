@@ -36,6 +36,7 @@ from isthmus.frontend.snapshot import AttributeReads, unchanged
 from isthmus.frontend.symbolic import SizeReader
 from isthmus.frontend.torch_private import python_dispatcher
 from isthmus.frontend.torch_repairs import repair
+from isthmus.sizes import Dim, Size
 
 repair()
 
@@ -60,8 +61,12 @@ class Traced:
     """A condition on t0, t1, ... (the tensors and integers of `leaves`), in torch's own words."""
     outside: Outside
     """What else the function may have read."""
-    same: tuple[tuple[int, Tensor | int], ...] = ()
+    same: tuple[tuple[int, Tensor | int], ...]
     """Leaves that must be this very tensor, or the same one as an earlier leaf."""
+    strides: Mapping[int, tuple[int | None, ...]]
+    """The strides of each tensor among the leaves; None where sizes tell them, or they may be anything."""
+    steps: tuple[tuple[int, int], ...]
+    """Strides that no size tells, (leaf, dimension): arguments of the captured program after those of `leaves`."""
 
 
 _TRACING = threading.RLock()
@@ -129,9 +134,13 @@ def _attempt(call: _Call, known: Sequence[sympy.Basic], remember: bool) -> tuple
     used = [i for i, f in enumerate(fakes) if isinstance(f, FakeTensor | torch.SymInt)]
     names = _names(function, call.args, dict(call.kwargs))
     inputs = [_input(leaves[i], fakes[i], names[i] if i < len(names) else f"argument {i}") for i in used]
+    steps = _own_steps(recorder, {i: f for i in used if isinstance(f := fakes[i], Tensor)})
+    given_fakes = [*(fakes[i] for i in used), *(cast(Tensor, fakes[i]).stride(d) for i, d in steps)]
+    examples = [*(leaves[i] for i in used), *(cast(Tensor, leaves[i]).stride(d) for i, d in steps)]
+    inputs += [Input(f"{inputs[used.index(i)].name}.stride({d})", "size") for i, d in steps]
     outside = Outside(function, [leaf for leaf in leaves if not isinstance(leaf, Tensor)])
     modules = outside.modules
-    for fake in (fakes[i] for i in used):
+    for fake in given_fakes:
         if isinstance(fake, Tensor):
             recorder.add_input(fake)
         else:
@@ -147,8 +156,7 @@ def _attempt(call: _Call, known: Sequence[sympy.Basic], remember: bool) -> tuple
         flat, spec = pytree.tree_flatten(result)
         _require_finished(recorder, flat)
         outputs = [o for o in flat if isinstance(o, Tensor | torch.SymInt | torch.SymFloat)]
-        examples = [leaves[i] for i in used]
-        captured = finish(recorder, inputs, [fakes[i] for i in used], examples, outputs, name, _known(modules))
+        captured = finish(recorder, inputs, given_fakes, examples, outputs, name, _known(modules))
     _require_no_effects(recorder, outside, (given, named), fakes, structure)
     slots = iter(range(len(outputs)))
     template = [OutputSlot(next(slots)) if isinstance(o, Tensor | torch.SymInt | torch.SymFloat) else o for o in flat]
@@ -160,7 +168,10 @@ def _attempt(call: _Call, known: Sequence[sympy.Basic], remember: bool) -> tuple
         *((i, firsts[id(leaf)]) for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and firsts[id(leaf)] < i),
         *((firsts[id(tensor)], tensor) for tensor in recorder.met),
     )
-    return recorder, Traced(captured, tuple(used), captured.constants, output, reads.found, guard, outside, same)
+    strides = {i: _told_strides(fake) for i in used if isinstance(fake := fakes[i], Tensor)}
+    return recorder, Traced(
+        captured, tuple(used), captured.constants, output, reads.found, guard, outside, same, strides, steps
+    )
 
 
 @contextmanager
@@ -234,6 +245,27 @@ def _fakify(fake_mode: FakeTensorMode, index: int, leaf: Leaf, dynamic: Callable
         return fake_of_real(fake_mode, leaf)
     return fake_mode.from_tensor(
         leaf, source=LocalSource(f"t{index}"), symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes)
+    )
+
+
+def _own_steps(recorder: Recorder, fakes: Mapping[int, Tensor]) -> tuple[tuple[int, int], ...]:
+    """Find strides that are symbols of their own: (leaf, dimension), each symbol once."""
+    known = {size for fake in fakes.values() for size in recorder.sizes.dims(fake.shape)}
+    found: dict[Dim, tuple[int, int]] = {}
+    for leaf, fake in fakes.items():
+        for dimension, step in enumerate(recorder.sizes.dims(fake.stride())):
+            if isinstance(step, Size) and step not in known and step is Size.symbol(str(step)):
+                found.setdefault(step, (leaf, dimension))
+    return tuple(found.values())
+
+
+def _told_strides(fake: Tensor) -> tuple[int | None, ...]:
+    """The strides that are numbers; those of dimensions of one element say nothing where other sizes move."""
+    sizes: Sequence[int | torch.SymInt] = fake.shape
+    moving = any(isinstance(n, torch.SymInt) for n in sizes)
+    return tuple(
+        None if isinstance(step, torch.SymInt) or (moving and type(n) is int and n == 1) else step
+        for n, step in zip(sizes, fake.stride(), strict=True)
     )
 
 

@@ -36,7 +36,14 @@ class TraceGuard:
         self._shapes = [_pattern(traced, i) for i in self._tensor_leaves]
         self._fixed_shapes = [tuple(t.shape) for t in tensors]
         self._held = traced.held
-        self._fast = _native_guard([*tensors, *traced.held], [*self._shapes, *(list(t.shape) for t in traced.held)])
+        shapes = [*self._shapes, *(list(t.shape) for t in traced.held)]
+        strides = [*(list(traced.strides[i]) for i in self._tensor_leaves), *(list(t.stride()) for t in traced.held)]
+        self._fast = TensorGuards(
+            *tensors,
+            *traced.held,
+            dynamic_dims_sizes=cast(Any, shapes),
+            dynamic_dims_strides=cast(Any, strides),
+        )
         self._modes = GlobalStateGuard()
         self._reads = [(vars(cast(Any, m)), n, value) for m, n, value in traced.reads if n not in HOOKS]
         self._hooks = [(vars(cast(Any, m)), n, value) for m, n, value in traced.reads if n in HOOKS]
@@ -98,13 +105,6 @@ class TraceGuard:
         names = [f"argument {i}" for i in self._tensor_leaves] + [f"held tensor {i}" for i in range(len(self._held))]
         verbose = self._fast.check_verbose(*tensors, *self._held, tensor_check_names=names)
         return Mismatch(reason or str(verbose), tuple(sizes))
-
-
-def _native_guard(tensors: Sequence[Tensor], shapes: Sequence[Sequence[int | None]]) -> TensorGuards:
-    strides = [
-        [None if None in shape else step for step in t.stride()] for t, shape in zip(tensors, shapes, strict=True)
-    ]
-    return TensorGuards(*tensors, dynamic_dims_sizes=cast(Any, shapes), dynamic_dims_strides=cast(Any, strides))
 
 
 def _shown(value: object) -> str:
