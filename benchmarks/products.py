@@ -27,6 +27,7 @@ from isthmus.dialects.target import Target
 from isthmus.driver.native import for_host
 from isthmus.passes.pipelines import run_passes
 from isthmus.runtime import cpu
+from isthmus.runtime.support import external_symbols
 
 SHAPES = (
     (128, 128, 128),
@@ -85,7 +86,7 @@ def own_product(text: str, tensors: Sequence[Tensor]) -> tuple[Step, float]:
 def _load(contraction: kernel.ContractOp, target: Target) -> Callable[..., None]:
     module = Module(vector_bits=target.vector_bits)
     name = emit_kernel(module, contraction, target)
-    loaded = cpu.load([cpu.compile_text(str(module), target)])
+    loaded = cpu.load([cpu.compile_text(str(module), target)], external_symbols())
     prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
     function = prototype(loaded[name])
     function.keep = loaded  # pyright: ignore[reportAttributeAccessIssue]

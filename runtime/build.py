@@ -63,7 +63,7 @@ def build(
         texts = {name: make() for name, make in kernels.items()}
         note("emit")
         groups = [[texts[name] for name in names] for names in _together(texts)]
-        alone = cpu.load(cpu.compile_all(groups, target, threads=threads))
+        alone = cpu.load(cpu.compile_all(groups, target, threads=threads), external_symbols())
         loaded = dict.fromkeys(kernels, alone)
         object_ = cpu.compile_text(text, target, 0)
     note("compile")
@@ -143,7 +143,7 @@ def _linked(objects: Iterable[bytes], target: Target) -> Loaded:
         if there is None:
             there = _kernels[target.key, name] = _linked([_kept(name, target)], target)
         shared[name] = there
-    addresses = {name: there[name] for name, there in shared.items()}
+    addresses = {**external_symbols(), **{name: there[name] for name, there in shared.items()}}
     return cpu.load(objects, addresses, needs=tuple(set(shared.values())))
 
 

@@ -32,7 +32,7 @@ def text_fields(layout: TensorLayout) -> dict[str, str]:
     huge = 2 << 20
     fields = {name: layout.data + distance for name, distance in _OWNER.items()}
     numbers = {**fields, "data": layout.data, "storage": layout.storage, "header": 64, "least": LEAST, "huge": huge}
-    return {name: str(number) for name, number in numbers.items()} | {"huge_less_1": str(huge - 1)}
+    return {name: str(number) for name, number in numbers.items()}
 
 
 class ResultMemory:

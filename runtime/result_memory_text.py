@@ -4,7 +4,7 @@ A block is memory mapped for one large result: a header of 64 bytes, then the el
 has them. Its storage's deleter brings it back to the slot of that result, from where the next call takes it. A pool is
 an array of words: references (the program's and one per block), the number of slots (0 once the program is gone), then
 the slots, each with one block or null. Words are exchanged atomically: threads need no lock, a fork finds none taken.
-Words that begin with `$` are filled in by `support.py`.
+Words that begin with `$` are filled in by `support.py`; `huge_memory` is in `workspace_text.py`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,6 @@ from string import Template
 
 REUSE = Template("""
 declare ptr @calloc(i64, i64)
-declare void @free(ptr)
-declare ptr @mmap(ptr, i64, i32, i32, i32, i64)
-declare i32 @munmap(ptr, i64)
-declare i32 @madvise(ptr, i64, i32)
 
 ; A pool of so many slots; null where memory is short.
 define ptr @isthmus_pool_open(i64 %count) #0 {
@@ -138,35 +134,12 @@ entry:
   %with.header = add i64 %bytes, $header
   %up = add i64 %with.header, 4095
   %length = and i64 %up, -4096
-  %reserved = add i64 %length, $huge
-  %mapped = call ptr @mmap(ptr null, i64 %reserved, i32 3, i32 34, i32 -1, i64 0)
-  %first = ptrtoint ptr %mapped to i64
-  %failed = icmp eq i64 %first, -1
-  br i1 %failed, label %no, label %align
+  %block = call ptr @huge_memory(i64 %length)
+  %failed = icmp eq ptr %block, null
+  br i1 %failed, label %no, label %made
 no:
   ret ptr null
-align:
-  %first.up = add i64 %first, $huge_less_1
-  %begin = and i64 %first.up, -$huge
-  %before = sub i64 %begin, %first
-  %end = add i64 %begin, %length
-  %rest = add i64 %before, %length
-  %after = sub i64 %reserved, %rest
-  %block = inttoptr i64 %begin to ptr
-  %behind = inttoptr i64 %end to ptr
-  %some = icmp ne i64 %before, 0
-  br i1 %some, label %trim, label %trim.end
-trim:
-  %s0 = call i32 @munmap(ptr %mapped, i64 %before)
-  br label %trim.end
-trim.end:
-  %more = icmp ne i64 %after, 0
-  br i1 %more, label %trim.it, label %advise
-trim.it:
-  %s1 = call i32 @munmap(ptr %behind, i64 %after)
-  br label %advise
-advise:
-  %s2 = call i32 @madvise(ptr %block, i64 %length, i32 14)
+made:
   %held = atomicrmw add ptr %pool, i64 1 seq_cst
   store ptr %pool, ptr %block
   %a.slot = getelementptr ptr, ptr %block, i64 1

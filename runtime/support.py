@@ -18,6 +18,7 @@ from isthmus.runtime.layout import native_facts
 from isthmus.runtime.result_memory import text_fields
 from isthmus.runtime.result_memory_text import REUSE
 from isthmus.runtime.support_text import CALL, HERE_ON_DEVICE, HERE_ON_HOST
+from isthmus.runtime.workspace_text import WORKSPACE
 
 CPU = torch.device("cpu")
 
@@ -98,14 +99,16 @@ def support_text(layout: TensorLayout | None, device: torch.device = CPU) -> str
     """Give the text of the shared code for tensors of a device; without a layout only what `@run` needs."""
     on_host = device == CPU
     where = {"device": f"i32 {int(not on_host)}, i32 {device.index or 0}", "device_index": str(device.index or 0)}
+    workspace = WORKSPACE if on_host else ""
     if layout is None:
-        return SETTLE.substitute(where)
+        return SETTLE.substitute(where) + workspace
     numbers = {name: str(getattr(layout, name)) for name in ("tensor", "storage", "data", "offset", "dtype", "keys")}
     here = HERE_ON_HOST if on_host else Template(HERE_ON_DEVICE).substitute(where)
     declared = "" if on_host else "declare i32 @aoti_torch_get_device_index(ptr, ptr)\n"
     reuse = REUSE.substitute(text_fields(layout)) if on_host else ""
     return (
         SETTLE.substitute(where)
+        + workspace
         + declared
         + reuse
         + CALL.substitute(

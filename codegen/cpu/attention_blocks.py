@@ -18,6 +18,7 @@ from isthmus.codegen.cpu.block_moves import emit_copy, emit_fill, emit_scale, em
 from isthmus.codegen.cpu.block_product import Layout, Tile, emit_product
 from isthmus.codegen.cpu.counts import Counts
 from isthmus.codegen.cpu.sizes import SizeValues
+from isthmus.codegen.cpu.workspace import LINE, leave_workspace, take_workspace
 from isthmus.codegen.dtypes import MEMORY
 from isthmus.codegen.llvm_text import I1, I64, PTR, Function, Module, Type, Value
 from isthmus.codegen.vector_math import Math
@@ -25,9 +26,6 @@ from isthmus.diagnostics import UnsupportedError
 from isthmus.dialects import kernel as k
 from isthmus.dialects.target import Target
 from isthmus.ir import Shape
-
-LINE = 64
-"""Bytes: blocks begin at a line."""
 
 STAGGER = 3 * LINE
 """Bytes between blocks, so that equal places of two blocks do not fall on the same sets of a cache."""
@@ -117,11 +115,8 @@ class Blocks(Counts):
         for name, count in elements.items():
             places[name] = at
             at += -(-count * self.itemsize // LINE) * LINE + STAGGER
-        self._memory = f.call("malloc", PTR, f.index(at + LINE))
-        aligned = f.emit(f"ptrtoint ptr {self._memory.name} to i64", I64)
-        aligned = (aligned + (LINE - 1)) & -LINE
-        base = f.emit(f"inttoptr i64 {aligned.name} to ptr", PTR)
-        self.block = {name: f.address(base, place, "i8") for name, place in places.items()}
+        self._memory = take_workspace(f, f.index(at))
+        self.block = {name: f.address(self._memory, place, "i8") for name, place in places.items()}
 
     @contextmanager
     def units(self, count: Value) -> Generator[Value]:
@@ -136,7 +131,7 @@ class Blocks(Counts):
     def finish(self) -> None:
         """Give the scratch memory back and end the function."""
         assert self._memory is not None
-        self.f.call_void("free", self._memory)
+        leave_workspace(self.f, self._memory)
         self.f.finish()
 
     # ---- numbers

@@ -24,14 +24,12 @@ from isthmus.codegen.cpu.contract_tile import Tile
 from isthmus.codegen.cpu.counts import Counts
 from isthmus.codegen.cpu.pack import Finish, Pack
 from isthmus.codegen.cpu.sizes import SizeValues
+from isthmus.codegen.cpu.workspace import LINE, leave_workspace, take_workspace
 from isthmus.codegen.dtypes import MEMORY
 from isthmus.codegen.llvm_text import I64, PTR, Function, Module, Type, Value
 from isthmus.dialects import kernel as k
 from isthmus.dialects.kernel.factors import Factor, factor_of
 from isthmus.dialects.target import Target
-
-LINE = 64
-"""Bytes: blocks begin at a line."""
 
 
 def shared_by(kernel: k.ContractOp, target: Target) -> dict[str, Callable[[Module], None]]:
@@ -117,12 +115,8 @@ class _Blocks(Counts):
         wide = self.least(self.rounded(self.n, b.nr), b.nc)
         self.pitch = wide + b.nr  # rows are no power of two apart
         blocks = [self._room(e, itemsize) for e in self._elements()]
-        memory = f.call("malloc", PTR, blocks[0] + blocks[1] + blocks[2] + LINE)
-        aligned = f.emit(f"ptrtoint ptr {memory.name} to i64", I64)
-        aligned = (aligned + (LINE - 1)) & -LINE
-        base = f.emit(f"inttoptr i64 {aligned.name} to ptr", PTR)
-        self.block_a = base
-        self.block_b = f.address(base, blocks[0], "i8")
+        self.block_a = take_workspace(f, blocks[0] + blocks[1] + blocks[2])
+        self.block_b = f.address(self.block_a, blocks[0], "i8")
         self.sums = f.address(self.block_b, blocks[1], "i8")
         self.counts = [self.size(g) for g in b.grid]
         _, down, across = self.counts
@@ -141,7 +135,7 @@ class _Blocks(Counts):
                 rows, columns = (first, behind), self._range(self.n, b.nr, column, across)
             self._clear((outer * down + rows[0], outer * down + rows[1]), columns)
             self._batches(outer, rows, columns)
-        f.call_void("free", memory)
+        leave_workspace(f, self.block_a)
         f.finish()
 
     def _clear(self, parts: tuple[Value, Value], columns: tuple[Value, Value]) -> None:

@@ -19,6 +19,7 @@ from isthmus.dialects import dialect_factories
 from isthmus.dialects import kernel as k
 from isthmus.dialects.target import Target
 from isthmus.runtime import cpu, interpret, interpret_kernel  # noqa: F401
+from isthmus.runtime.support import external_symbols
 from isthmus.sizes import evaluate
 
 TORCH = {
@@ -98,7 +99,7 @@ def native(kernel: k.FusedOp, target: Target) -> tuple[str, cpu.Loaded]:
     llvm = Module(vector_bits=target.vector_bits)
     emit_kernel(llvm, kernel, target, "kernel")
     text = str(llvm)
-    return text, cpu.load([cpu.compile_text(text, target)])
+    return text, cpu.load([cpu.compile_text(text, target)], external_symbols())
 
 
 @dataclass

@@ -19,6 +19,7 @@ from isthmus.codegen.targets import assembly, named_target
 from isthmus.diagnostics import UnsupportedError
 from isthmus.dialects import kernel as k
 from isthmus.runtime import cpu
+from isthmus.runtime.support import external_symbols
 
 PAIRS = "llvm.x86.avx512bf16.dpbf16ps.512"
 TILE = {"tile": (14, 2, 16), "block": (28, 16, 64)}
@@ -151,7 +152,7 @@ def with_emulated_pairs(m, n, depth, layout):
     source = "\n".join(lines).replace(f"@{PAIRS}", "@pairs") + EMULATED
     if "declare <16 x float> @llvm.fma.v16f32" not in source:
         source += "declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)\n"
-    return cpu.load([cpu.compile_text(source, replace(cpu.host_target(), vector_bits=512))])
+    return cpu.load([cpu.compile_text(source, replace(cpu.host_target(), vector_bits=512))], external_symbols())
 
 
 def in_pairs(a, b, block):
