@@ -23,6 +23,7 @@ from isthmus.frontend.refused import is_refusal
 from isthmus.frontend.snapshot import PLAIN
 from isthmus.frontend.trace import OutputSlot, trace
 from isthmus.frontend.trace_guards import Mismatch, TraceGuard
+from isthmus.frontend.traced_module import TracedModule
 
 LIMIT = 64
 """So many traces of one function unless asked otherwise; then it runs as written."""
@@ -241,32 +242,6 @@ def builder(template: object) -> Callable[[Sequence[object]], object]:
         return pytree.tree_unflatten(filled, spec)
 
     return build
-
-
-class TracedModule(nn.Module):
-    """A module compiled by tracing: parameters, buffers and attributes are those of the original."""
-
-    def __init__(self, module: nn.Module, traced: TracedFunction) -> None:
-        super().__init__()
-        self._orig_mod = module
-        self.__dict__["_traced"] = traced
-
-    def forward(self, *args: object, **kwargs: object) -> object:
-        """Run the compiled program."""
-        return self.__dict__["_traced"](*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Tensor | nn.Module:
-        if name == "_orig_mod":
-            return self._modules["_orig_mod"]  # pyright: ignore[reportReturnType]
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self._modules["_orig_mod"], name)
-
-    def train(self, mode: bool = True) -> TracedModule:
-        """Set the original's mode."""
-        super().train(mode)
-        return self
 
 
 def compile_with_trace(
