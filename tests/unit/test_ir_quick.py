@@ -6,7 +6,7 @@ import pytest
 from xdsl.dialects.builtin import i32
 from xdsl.dialects.func import FuncOp
 from xdsl.dialects.test import TestOp as AnyOp
-from xdsl.ir import Block, OpResult
+from xdsl.ir import Block, Operation, OpResult, SSAValue
 
 from isthmus import ir
 from isthmus.dialects import prim
@@ -59,3 +59,13 @@ def test_fields_are_operands_and_results_at_their_places():
         op.a = block.args[1]
     op.operands[0] = block.args[1]
     assert op.a is block.args[1]
+
+
+def test_an_object_is_of_the_classes_that_its_class_names_as_bases() -> None:
+    op = ir.create_op(prim.ConstOp, [], [ir.tensor((), "f32")], {"value": ir.Literal.of(1.0)})
+    assert isinstance(op, prim.PrimOp) and isinstance(op, (prim.AddOp, prim.SourceOp))
+    assert not isinstance(op, prim.AddOp) and not isinstance(op.y.type, prim.PrimOp)
+    assert issubclass(prim.AddOp, Operation) and not issubclass(prim.AddOp, prim.ConstOp)
+    assert type(prim.AddOp).__instancecheck__ is type.__instancecheck__
+    with pytest.raises(TypeError, match="abstract"):
+        SSAValue(ir.tensor((), "f32"))  # pyright: ignore[reportAbstractUsage]
