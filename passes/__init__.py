@@ -39,6 +39,7 @@ PASSES: dict[str, str] = {
     "schedule": "isthmus.passes.memory.schedule:SchedulePass",
     "schedule-gpu": "isthmus.passes.memory.schedule_gpu:ScheduleGpuPass",
     "plan-memory": "isthmus.passes.memory.plan_memory:PlanMemoryPass",
+    "store-past-caches": "isthmus.passes.memory.store_past_caches:StorePastCachesPass",
 }
 """Pass name -> "module:class"."""
 

@@ -33,6 +33,8 @@ GROUP_DOTS = "group-dots"
 
 PLAN = "plan-memory"
 
+PAST_CACHES = "store-past-caches"
+
 KERNELS = (
     "select-library",
     "decompose{to=elementary}",
@@ -44,14 +46,18 @@ KERNELS = (
     "join-in-place",
     "schedule",
     PLAN,
+    PAST_CACHES,
 )
 """From primitives to planned kernels, for one direction."""
 
 
-def cpu_kernels(contractions: str = "auto") -> tuple[str, ...]:
-    """Give the passes from primitives to planned kernels for a CPU; `contractions` as `fuse` takes it."""
+def cpu_kernels(contractions: str = "auto", *, past_caches: bool = True) -> tuple[str, ...]:
+    """Give the passes from primitives to planned kernels for a CPU; `contractions` as `fuse` takes it.
+
+    `past_caches`: large results may be stored past the caches.
+    """
     own = {FUSE: f"fuse{{contractions={contractions}}}", PLAN: "plan-memory{write-back=65536}"}
-    return tuple(own.get(text, text) for text in KERNELS)
+    return tuple(own.get(text, text) for text in KERNELS if past_caches or text != PAST_CACHES)
 
 
 def gpu_kernels(contractions: str = "auto", *, tf32: bool = False) -> tuple[str, ...]:
@@ -64,6 +70,7 @@ def gpu_kernels(contractions: str = "auto", *, tf32: bool = False) -> tuple[str,
         "select-library": ("select-library{device=cuda}",),
         GROUP_DOTS: ("turn-dots",),
         FUSE: (fuse,),
+        PAST_CACHES: (),
         "schedule": ("scale-saved", "early-checks", "pick-first", "schedule-gpu"),
     }
     return tuple(found for text in KERNELS for found in own.get(text, (text,)))

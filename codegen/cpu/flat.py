@@ -68,6 +68,8 @@ def _outline(op: kernel.FusedOp) -> object | None:
     sized = all(isinstance(n, int) for n in op.sizes_) and isinstance(op.partitions_, int)
     if not sized or op.vector is None or op.threads is not None or op.initial is not None or kernel.can_fail(op):
         return None
+    if op.past_caches_:  # so large that it has code of its own, for what is known of its parts
+        return None
     kinds = tuple(type(inner) for inner in op.block.ops)
     if any(issubclass(k, kernel.BodyOp) and not issubclass(k, kernel.LoadOp | kernel.StoreOp) for k in kinds):
         return None

@@ -23,11 +23,14 @@ from isthmus.codegen.cpu.stages import STRIP, Stage, Strips, stages_of
 from isthmus.codegen.cpu.state import State
 from isthmus.codegen.cpu.vector_loop import unless_empty, vector_loop
 from isthmus.codegen.dtypes import constant
-from isthmus.codegen.llvm_text import I64, PTR, Function, Module, Value
+from isthmus.codegen.llvm_text import I64, PTR, VOID, Function, Module, Value
 from isthmus.codegen.vector_math import Math
 from isthmus.dialects import kernel as k
 from isthmus.dialects.target import Target
 from isthmus.sizes import Dim
+
+LINE = 64
+"""Bytes of a line of the caches; so many elements are whole lines of every dtype."""
 
 
 def kernel_name(kernel: k.Kernel) -> str:
@@ -89,7 +92,18 @@ class Loops:
             pointers = [self.f.load(self.f.address(buffers, n, "ptr"), PTR) for n in range(count + k.can_fail(kernel))]
         self.state.buffers = pointers[:count]
         self.state.error_word = pointers[count] if k.can_fail(kernel) else None
+        if target.triple.startswith("x86_64"):
+            self._look_at_lines()
         self.sinks = [op for op in kernel.block.ops if isinstance(op, k.AccumulateOp)]
+
+    def _look_at_lines(self) -> None:
+        """Find out, at the entry, which results that go past the caches begin at a line."""
+        for number in self.kernel.past_caches_:
+            buffer = len(self.kernel.inputs) + number
+            with self.f.at_entry():
+                address = self.f.cast("ptrtoint", self.state.buffers[buffer], I64)
+                rest = address & (LINE - 1)
+                self.state.past_caches[buffer] = (self.f.compare("eq", rest, 0), self.f.compare("ne", rest, 0))
 
     # ---- partitions
 
@@ -99,7 +113,13 @@ class Loops:
         points, count = k.points(self.kernel), self.kernel.partitions_ or 1
         if not isinstance(points, int) or not isinstance(count, int) or points % count:
             return None
-        return points // count
+        each = points // count
+        return None if self._cuts_lines and each % LINE else each
+
+    @property
+    def _cuts_lines(self) -> bool:
+        """Whether bounds of partitions are to be moved, so that no line is stored by two."""
+        return bool(self.state.past_caches) and self.plan.vector_is_parallel
 
     def emit(self) -> None:
         _, _, begin, end = self.f.arguments
@@ -112,10 +132,13 @@ class Loops:
                 self._emit_scope(self.kernel.block.ops, 0, 0)
                 self._points(low, high)
             self._end_accumulations()
+        if state.past_caches:  # such stores are in no order with others: they end before who waits for this goes on
+            self.f.module.declare("llvm.x86.sse.sfence", VOID, [])
+            self.f.line("call void @llvm.x86.sse.sfence()")
         self.f.finish()
 
     def _bounds(self, p: Value) -> tuple[Value, Value]:
-        """Points p·n/P to (p + 1)·n/P."""
+        """Points p·n/P to (p + 1)·n/P; where lines are not to be cut, so many points down to a multiple of 64."""
         f, state = self.f, self.state
         n, count = state.size(k.points(self.kernel)), self.kernel.partitions_
         if count is None or count == 1:
@@ -124,8 +147,10 @@ class Loops:
             low = p * self.each
             return low, low + self.each
         total = state.size(count)
-        low = f.binary("udiv", p * n, total)
-        return low, f.binary("udiv", (p + 1) * n, total)
+        low, high = f.binary("udiv", p * n, total), f.binary("udiv", (p + 1) * n, total)
+        if not self._cuts_lines:
+            return low, high
+        return low & -LINE, f.select(f.compare("eq", p + 1, total), n, high & -LINE)
 
     # ---- accumulations over the points of a partition
 

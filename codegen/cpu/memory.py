@@ -79,6 +79,7 @@ class Place:
     def __init__(self, state: State, access: Access) -> None:
         self.state = state
         self.align = state.alignment(access)
+        self.past_caches = state.past_caches.get(access.buffer)
         self.dtype = access.dtype
         self.scalar, self.parts = element(access.dtype)
         base = pointer(state, access, len(access.prefixes) - 1)
@@ -195,11 +196,23 @@ class Place:
                 x = combined
             raw = to_memory(state.math, x, self.dtype)
             if state.mask is None:
-                state.f.store(raw, self.base, self.align)
+                self._store_vector(raw)
             else:
                 state.f.masked_store(raw, self.base, state.mask)
             return
         self._store_lanes(x, combine)
+
+    def _store_vector(self, raw: Value) -> None:
+        """Write neighbours, past the caches where that is asked for and the buffer begins at a line."""
+        f = self.state.f
+        if self.past_caches is None:
+            f.store(raw, self.base, self.align)
+            return
+        begins_at_line, does_not = self.past_caches
+        with f.when(begins_at_line):
+            f.store_past_caches(raw, self.base)
+        with f.when(does_not):
+            f.store(raw, self.base, self.align)
 
     def _store_lanes(self, x: Operand, combine: Combine | None) -> None:
         """Write one lane after the other, so that of equal addresses the last one stays."""

@@ -45,6 +45,8 @@ class State:
         self._sizes: dict[Dim, Value] = {}
         self.buffers: list[Value] = []
         self.error_word: Value | None = None
+        self.past_caches: dict[int, tuple[Value, Value]] = {}
+        """Buffers whose vectors are stored past the caches: whether they begin at a line, and whether they do not."""
         self.frames: list[_Frame] = [_Frame()]
         self.indices: dict[int, Value] = {}
         self.lanes = 1

@@ -20,6 +20,7 @@ class Module:
         self.own: set[str] = set()
         """Names of the functions that it has, or will have."""
         self._loops = 0
+        self._past_caches: int | None = None
         width = f' "prefer-vector-width"="{vector_bits}"' if vector_bits else ""
         self._attributes = f'attributes #0 = {{ nounwind "no-trapping-math"="true"{width} }}'
 
@@ -48,8 +49,18 @@ class Module:
         self._loops += 1
         return f", !llvm.loop !{self._loops}"
 
+    def past_caches(self) -> str:
+        """Give metadata for stores whose lines are not to stay in any cache."""
+        if self._past_caches is None:
+            self._loops += 1
+            self._past_caches = self._loops
+        return f", !nontemporal !{self._past_caches}"
+
     def __str__(self) -> str:
-        loops = [f"!{i} = distinct !{{!{i}, !0}}" for i in range(1, self._loops + 1)]
+        loops = [
+            f"!{i} = " + ("!{i32 1}" if i == self._past_caches else f"distinct !{{!{i}, !0}}")
+            for i in range(1, self._loops + 1)
+        ]
         metadata = ['!0 = !{!"llvm.loop.unroll.disable"}', *loops] if loops else []
         parts = [
             *self._globals,
@@ -258,6 +269,11 @@ class Function:
         """Write a value; by default only the element's own alignment is assumed."""
         align = align or alignment(value.type)
         self.line(f"store {value!r}, ptr {address.name}, align {align}")
+
+    def store_past_caches(self, value: Value, address: Value) -> None:
+        """Write a vector whose address is a multiple of its bytes, or of 64, and keep it in no cache."""
+        align = min(64, value.type.lanes * value.type.bits // 8)
+        self.line(f"store {value!r}, ptr {address.name}, align {align}{self.module.past_caches()}")
 
     def masked_load(self, address: Value, mask: Value, default: Value) -> Value:
         """Read the lanes of the mask, the others from `default`; nothing else is touched."""

@@ -192,6 +192,7 @@ def key(kernel: Kernel) -> str:
         "dealt",
         "sharers",
         "unless_one",
+        "past_caches",
     ):
         literal = kernel.properties.get(name)
         parts.append(f"{name}={_text(literal, symbols)}")

@@ -54,7 +54,7 @@ class FusedOp(LaunchOp, Space):
     ahead (the next point's row is read before this one's is used), dealt (partition p has the points p,
     p + partitions, ... in place of neighbouring ones), sharers (warps of a block, each walks a part of the rows of the
     same 32 points), unless_one (an operand, a number: where it is 1 the results are what lies in their places already,
-    and nothing runs).
+    and nothing runs). Put there by store-past-caches: past_caches (results whose vectors go to memory past the caches).
     """
 
     name = "kernel.fused"
@@ -79,6 +79,7 @@ class FusedOp(LaunchOp, Space):
     dealt = opt_prop_def(Literal)
     sharers = opt_prop_def(Literal)
     unless_one = opt_prop_def(Literal)
+    past_caches = opt_prop_def(Literal)
     places = opt_prop_def(Literal)
     traits = traits_def(NoTerminator())
 
@@ -99,6 +100,11 @@ class FusedOp(LaunchOp, Space):
             return (None,) * len(self.results)
         return cast(tuple[int | None, ...], self.initial.data)
 
+    @property
+    def past_caches_(self) -> tuple[int, ...]:
+        """The results whose vectors are stored past the caches."""
+        return cast(tuple[int, ...], lit(self, "past_caches") or ())
+
     def check(self) -> None:
         sizes, classes = self.sizes.data, self.classes.data
         fits = isinstance(sizes, tuple) and isinstance(classes, tuple) and len(sizes) == len(classes)
@@ -110,6 +116,8 @@ class FusedOp(LaunchOp, Space):
         vector = lit(self, "vector")
         lasts = [dims[-1] for dims in (self.parallel, self.rows) if dims]
         require(vector is None or vector in lasts, "vector is the last parallel or the last row dim, or none")
+        there = all(type(n) is int and 0 <= n < len(self.results) for n in self.past_caches_)
+        require(there, "past_caches are numbers of results")
 
     def _check_results(self) -> None:
         _check_body(self)

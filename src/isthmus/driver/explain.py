@@ -46,6 +46,8 @@ class Direction:
     """On a GPU: kernels that run by torch's operators, and calls of them that are no machine code; with the reason."""
     attentions: int = 0
     """Of the kernels: those that stream attention."""
+    past_caches: int = 0
+    """Of the kernels on a CPU: those that store a large result past the caches."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,8 @@ def _direction(name: str, module: ModuleOp, fallbacks: tuple[tuple[str, str], ..
     products = sum(isinstance(op, kernel.ContractOp) for op in own)
     attentions = sum(isinstance(op, kernel.StreamOp) for op in own)
     priced = tuple(dict.fromkeys(_priced(op) for op in own if isinstance(op, kernel.ContractOp) and op.block_sizes))
-    return Direction(name, len(own), calls, tuple(refused), products, priced, fallbacks, attentions)
+    past_caches = sum(isinstance(op, kernel.FusedOp) and bool(op.past_caches_) for op in own)
+    return Direction(name, len(own), calls, tuple(refused), products, priced, fallbacks, attentions, past_caches)
 
 
 def _step(launch: kernel.LaunchOp, number: int) -> str:
@@ -247,7 +250,8 @@ def _graph_parts(graph: GraphReport) -> list[Table | str]:
         calls = direction.library_calls
         products = [f"{_count(direction.products, 'product')} of our own"] if direction.products else []
         streamed = [f"{_count(direction.attentions, 'attention')} by streaming"] if direction.attentions else []
-        special = ", ".join([*products, *streamed])
+        past = [f"{direction.past_caches} past the caches"] if direction.past_caches else []
+        special = ", ".join([*products, *streamed, *past])
         kernels = _count(direction.kernels, "kernel") + (f" ({special})" if special else "")
         parts.append(f"  {direction.name}: {kernels}, library calls: {_counted(calls)}")
         parts += [f"    {line}" for line in direction.priced]

@@ -190,8 +190,12 @@ class Lowering:
             module = self.start(module)
             self.record.restart()
             on_cpu = self.device.type == "cpu"
-            contractions = self.options.contractions
-            pipeline = cpu_kernels(contractions) if on_cpu else gpu_kernels(contractions, tf32=self.tf32)
+            contractions, past_caches = self.options.contractions, self.options.past_caches
+            pipeline = (
+                cpu_kernels(contractions, past_caches=past_caches)
+                if on_cpu
+                else gpu_kernels(contractions, tf32=self.tf32)
+            )
             pipeline = tuple(found for text in pipeline for found in self._in_pieces(text))
             for text in map(for_host, pipeline):
                 self.run(module, text, "kernels" if text == pipeline[-1] else None)

@@ -56,6 +56,7 @@ class Options:
     `prices`: on a CPU, by what costs programs are fused, cut and scheduled: "measured" (what `isthmus calibrate` has
     found on this machine, where it was run) or "default".
     `reuse_results`: on a CPU, memory that a large result has left (1 MiB or more) is kept for the next call's.
+    `past_caches`: on a CPU, large results that nobody reads soon are stored past the caches.
     `forward_compiler`, `backward_compiler`: what makes the functions callable (`driver.compilers.Compiler`, or a
     built-in one by name; None: what `backend` says). The forward one compiles programs without gradients too, the
     backward one derivatives of every order. `partition`: a function from the joint program (`passes.partition.Joint`)
@@ -80,6 +81,7 @@ class Options:
     fold_into_conv: bool = False
     prices: str = "measured"
     reuse_results: bool = True
+    past_caches: bool = True
     forward_compiler: Compiler | str | None = None
     backward_compiler: Compiler | str | None = None
     partition: Choose | None = None
