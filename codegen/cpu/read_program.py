@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import cast
-from weakref import WeakKeyDictionary
 
 from xdsl.dialects.builtin import IntegerAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -349,15 +349,13 @@ _READ: dict[type[Operation], Callable[[_Reader, Operation], None]] = {
 }
 
 
-_known: WeakKeyDictionary[FuncOp, dict[kernel.Kernel, Code]] = WeakKeyDictionary()
-
-
+@lru_cache(maxsize=1)
 def _codes(func: FuncOp) -> dict[kernel.Kernel, Code]:
-    """The code of each kernel of a planned function, which does not change any more."""
-    found = _known.get(func)
-    if found is None:
-        found = _known[func] = codes(kernel.launches(func))
-    return found
+    """The code of each kernel of a planned function, which does not change any more; of the last one asked for.
+
+    It holds the kernels and so the function: a memo by weak keys would keep every program for good.
+    """
+    return codes(kernel.launches(func))
 
 
 def _storages(shares: Sequence[Sequence[int]]) -> list[int]:

@@ -7,9 +7,10 @@ and the graph's levels become our ops (`frontend/functorch.py`).
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable
+from threading import Lock
 from typing import Any, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 import torch
 from torch._dynamo import disable
@@ -83,15 +84,24 @@ def compiled(function: Function, as_written: Function) -> Function:
     return compile_in(Session(Options(), warm=True), function, "trace", as_written=as_written)[0]
 
 
-_KEPT: WeakKeyDictionary[Any, dict[Any, Function]] = WeakKeyDictionary()
-"""Functions that were given to vjp and jvp -> their compiled forms."""
+MOST_KEPT = 64
+"""Functions whose compiled forms are kept: a program that makes a new one at each step must not fill the memory."""
+
+_KEPT: OrderedDict[Any, dict[Any, Function]] = OrderedDict()
+"""The functions that were given to vjp and jvp last -> their compiled forms, which hold them: no key dies by itself."""
+
+_KEEPS = Lock()
 
 
 def _kept(function: Function, what: object, make: Callable[[], Function]) -> Function:
-    try:
-        forms = _KEPT.setdefault(function, {})
-    except TypeError:  # neither hashable nor weakly referenceable
-        return make()
+    with _KEEPS:
+        try:
+            forms = _KEPT.setdefault(function, {})
+        except TypeError:  # not hashable
+            return make()
+        _KEPT.move_to_end(function)
+        if len(_KEPT) > MOST_KEPT:
+            _KEPT.popitem(last=False)
     return forms[what] if what in forms else forms.setdefault(what, make())
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import Tensor
@@ -98,3 +101,14 @@ def test_other_places_have_no_code_for_any_length(place: str) -> None:
     text = "func.func @main(%a0: tensor<3x70xf32>, %c: tensor<5xf32>) -> tensor<3x70xf32> {"
     text += update((3, 70), 0, place=place) + "\n  func.return %y0 : tensor<3x70xf32>\n}"
     assert flattened(first(ir.function(Parser(new_context(), text).parse_module(), "main"))) is None
+
+
+def test_what_is_remembered_of_a_function_does_not_keep_it() -> None:
+    gone: list[weakref.ref[FuncOp]] = []
+    for _ in range(3):
+        func = program((4,), (8,))
+        read_program(func)
+        gone.append(weakref.ref(func))
+        del func
+    gc.collect()
+    assert [f() is None for f in gone] == [True, True, False]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 
 import pytest
@@ -100,3 +103,16 @@ def test_errors_name_the_cure() -> None:
         isthmus.vjp(torch.sin, x)[1](torch.ones(2))
     with pytest.raises(TypeError, match="has_aux=True needs"):
         isthmus.grad(_loss, has_aux=True)(x)
+
+
+def test_functions_made_anew_at_each_step_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isthmus.transforms.MOST_KEPT", 2)
+    monkeypatch.setattr("isthmus.transforms._KEPT", OrderedDict())
+    x, made = torch.ones(3, dtype=F64), list[weakref.ref[Callable[..., object]]]()
+    for _ in range(4):
+        function: Callable[[Tensor], Tensor] = lambda x: x.sin()  # noqa: E731
+        made.append(weakref.ref(function))
+        _close(isthmus.jvp(function, (x,), (x,))[1], x.cos())
+        del function
+    gc.collect()
+    assert [f() is None for f in made] == [True, True, False, False]
