@@ -17,13 +17,18 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from isthmus import ir
+from isthmus.dialects import aten
 from isthmus.passes.decompose import regions as regions  # fills its table
+from isthmus.passes.decompose.expand import expand
 from isthmus.passes.decompose.rebuild import Rebuild
 from isthmus.passes.decompose.table import TABLES, load_rules
 from isthmus.passes.options import check_words
 
 LEVELS = ("prim", "elementary")
 RANDOM = ("philox", "library")
+
+CALLS = tuple(aten.ATEN.operations)
+"""What makes a program one of calls."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,11 @@ class DecomposePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rebuild every function. IRError when a rule breaks its promise."""
         load_rules()
-        rebuild = Rebuild(TABLES[self.table], elementary=self.to == "elementary", draws=self.random == "philox")
+        rebuild = Rebuild(TABLES[self.table], draws=self.random == "philox")
         for func in ir.functions(op).values():
-            if not func.is_declaration:
+            if func.is_declaration:
+                continue
+            if self.to == "prim" or any(isinstance(inner, CALLS) for inner in func.walk()):
                 rebuild.function(func)
+            if self.to == "elementary":
+                expand(func.body.block)

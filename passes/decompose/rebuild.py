@@ -17,7 +17,7 @@ from isthmus.dialects.prim import Emitter, PrimOp
 from isthmus.dialects.signature import Argument, Signature
 from isthmus.ir import Literal, LiteralValue, Operand
 from isthmus.passes.decompose.history import History
-from isthmus.passes.decompose.table import ELEMENTARY, Call, RandomNumbers, Refusal, Table, Values, library_call
+from isthmus.passes.decompose.table import Call, RandomNumbers, Refusal, Table, Values, library_call
 
 Handler = Callable[["Rebuild", "Scope", Operation], Sequence[SSAValue]]
 
@@ -62,9 +62,8 @@ class Scope:
 class Rebuild:
     """One linear walk over each function."""
 
-    def __init__(self, table: Table, *, elementary: bool, draws: bool) -> None:
+    def __init__(self, table: Table, *, draws: bool) -> None:
         self.table = table
-        self.elementary = elementary
         self.draws = draws
 
     def function(self, func: FuncOp) -> None:
@@ -75,7 +74,7 @@ class Rebuild:
         last = old.last_op
         assert isinstance(last, ReturnOp)
         values = scope.of(last.arguments)
-        kept = [k for k, v in enumerate(values) if self.elementary or not _writes_nothing(scope, signature, k, v)]
+        kept = [k for k, v in enumerate(values) if not _writes_nothing(scope, signature, k, v)]
         scope.block.add_op(ReturnOp(*(values[k] for k in kept)))
         ir.erase_unused(scope.block, _has_effects)
         func.body.detach_block(old)
@@ -112,18 +111,7 @@ class Rebuild:
             return (scope.e.stop_gradient(scope.values[op.x]),)
         if op.regions:
             return REGIONS.get(type(op), Rebuild.kept)(self, scope, op)
-        return self.primitive(scope, op) if isinstance(op, PrimOp) else self.kept(scope, op)
-
-    def primitive(self, scope: Scope, op: PrimOp) -> Sequence[SSAValue]:
-        """Copy a primitive, or expand a structured one."""
-        rule = ELEMENTARY.get(type(op)) if self.elementary else None
-        operands = scope.of(op.operands)
-        if rule is None:
-            return scope.e.copy(op, operands)
-        values = rule(scope.e, op, *operands)
-        values = (values,) if isinstance(values, SSAValue) else tuple(values)
-        _check(op, f"the elementary form of '{op.name}'", values, [r.type for r in op.results])
-        return values
+        return scope.e.copy(op, scope.of(op.operands)) if isinstance(op, PrimOp) else self.kept(scope, op)
 
     def kept(self, scope: Scope, op: Operation) -> Sequence[SSAValue]:
         """Copy an op as it is, with its regions decomposed. IRError where one of them draws random numbers."""
@@ -232,11 +220,12 @@ def _results(op: aten.CallOp, values: Values, types: Sequence[Attribute]) -> tup
     if len(listed) != len(types) and max(op.present, default=-1) < len(listed):
         listed = tuple(listed[k] for k in op.present)
     found = tuple(v for v in listed if v is not None)
-    _check(op, f"the decomposition of '{op.overload}'", found, types)
+    check_results(op, f"the decomposition of '{op.overload}'", found, types)
     return found
 
 
-def _check(op: Operation, what: str, values: Sequence[SSAValue], types: Sequence[Attribute]) -> None:
+def check_results(op: Operation, what: str, values: Sequence[SSAValue], types: Sequence[Attribute]) -> None:
+    """Check that what stands for an op's results has their types; IRError says what was given."""
     if len(values) != len(types) or any(v.type != t for v, t in zip(values, types, strict=True)):
         given, wanted = ", ".join(str(v.type) for v in values), ", ".join(map(str, types))
         raise IRError(
