@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import sys
 
+MOST = 64 << 20
+"""Bytes of a block above which it is given back to the system at once."""
+
 _HUGE_MEMORY = """
 declare ptr @mmap(ptr, i64, i32, i32, i32, i64)
 declare i32 @munmap(ptr, i64)
@@ -52,20 +55,21 @@ advise:
 }
 """
 
-_KEPT = """
+_KEPT = f"""
 declare i32 @omp_get_thread_num()
 
 @workspaces = internal global [64 x i64] zeroinitializer, align 64
 
 ; At least so many bytes from the start of a cache line on, their content undefined; null where memory is short.
-define ptr @isthmus_workspace(i64 %bytes) #0 {
+define ptr @isthmus_workspace(i64 %bytes) #0 {{
 entry:
   %with.header = add i64 %bytes, 64
   %up = add i64 %with.header, 2097151
   %length = and i64 %up, -2097152
   %thread = call i32 @omp_get_thread_num()
   %own = zext i32 %thread to i64
-  br label %try
+  %large = icmp ugt i64 %length, {MOST}
+  br i1 %large, label %new, label %try
 try:
   %k = phi i64 [ 0, %entry ], [ %k.next, %next ]
   %n = add i64 %own, %k
@@ -99,35 +103,36 @@ made:
   store i64 %length, ptr %block
   %fresh = getelementptr i8, ptr %block, i64 64
   ret ptr %fresh
-}
+}}
 
 ; Leave what @isthmus_workspace gave.
-define void @isthmus_leave(ptr %room) #0 {
+define void @isthmus_leave(ptr %room) #0 {{
 entry:
   %block = getelementptr i8, ptr %room, i64 -64
   %word = ptrtoint ptr %block to i64
   %thread = call i32 @omp_get_thread_num()
   %own = zext i32 %thread to i64
-  br label %try
+  %length = load i64, ptr %block
+  %large = icmp ugt i64 %length, {MOST}
+  br i1 %large, label %unmap, label %try
 try:
   %k = phi i64 [ 0, %entry ], [ %k.next, %next ]
   %n = add i64 %own, %k
   %at = and i64 %n, 63
   %slot = getelementptr i64, ptr @workspaces, i64 %at
   %seen = cmpxchg ptr %slot, i64 0, i64 %word acq_rel monotonic
-  %put = extractvalue { i64, i1 } %seen, 1
+  %put = extractvalue {{ i64, i1 }} %seen, 1
   br i1 %put, label %done, label %next
 next:
   %k.next = add i64 %k, 1
   %more = icmp ult i64 %k.next, 4
   br i1 %more, label %try, label %unmap
 unmap:
-  %length = load i64, ptr %block
   %s = call i32 @munmap(ptr %block, i64 %length)
   br label %done
 done:
   ret void
-}
+}}
 """
 
 _PLAIN = """

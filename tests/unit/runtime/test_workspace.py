@@ -10,6 +10,7 @@ import torch
 
 import isthmus
 from isthmus.runtime.support import support
+from isthmus.runtime.workspace_text import MOST
 
 HUGE = 2 << 20
 
@@ -37,6 +38,20 @@ def test_a_workspace_is_used_again_and_grows():
     leave(second)
     assert take(100) == second
     leave(second)
+
+
+def test_a_very_large_workspace_is_given_back():
+    take, leave = functions()
+    kept = take(100)
+    leave(kept)
+    large = take(MOST + 1)
+    ctypes.memset(large, 1, MOST + 1)
+    assert take(100) == kept
+    leave(kept)
+    leave(large)
+    with open("/proc/self/maps") as maps:
+        ranges = [line.split()[0].split("-") for line in maps]
+    assert not any(int(low, 16) <= large < int(high, 16) for low, high in ranges)
 
 
 def test_workspaces_in_use_lie_apart():
