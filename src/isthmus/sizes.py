@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from math import inf, isfinite
 from typing import ClassVar, Union, final
 
 Dim = Union[int, "Size"]
@@ -155,6 +156,42 @@ def _atom_may_be_negative(atom: Atom) -> bool:
     return all(found) if kind == "max" else any(found)
 
 
+def bounds(dim: Dim) -> tuple[float, float]:
+    """Give numbers that a size is never below and never above, whatever integers its symbols are."""
+    low: float = 0
+    high: float = 0
+    for monomial, coefficient in _terms(dim):
+        ends = [(coefficient, coefficient)] + [_bounds_of(atom) for atom in monomial]
+        if len(monomial) > 1 and not all(isfinite(end) for pair in ends for end in pair):
+            return -inf, inf
+        first, last = ends[0]
+        for pair in ends[1:]:
+            corners = [a * b for a in (first, last) for b in pair]
+            first, last = min(corners), max(corners)
+        low, high = low + first, high + last
+    return low, high
+
+
+def _bounds_of(atom: Atom) -> tuple[float, float]:
+    if isinstance(atom, str):
+        return -inf, inf
+    kind, left, right = atom
+    if kind in ("max", "min"):
+        choose = max if kind == "max" else min
+        (a, b), (c, d) = bounds(left), bounds(right)
+        return choose(a, c), choose(b, d)
+    if not isinstance(right, int) or right <= 0:
+        return -inf, inf
+    if kind == "%":
+        return 0, right - 1
+    low, high = bounds(left)
+    return _floor(low, right), _floor(high, right)
+
+
+def _floor(bound: float, by: int) -> float:
+    return bound // by if isfinite(bound) else bound
+
+
 def exact_quotient(dim: Dim, by: Dim) -> Dim | None:
     """Give dim / by where every term divides, else None."""
     if isinstance(dim, int):
@@ -245,7 +282,8 @@ def _floordiv(left: Dim, right: Dim) -> Dim:
     if quotient is not None:
         return quotient
     whole, rest = _split(left, right)
-    return whole + _atom("//", rest, right)
+    known = _known_quotient(rest, right)
+    return whole + (_atom("//", rest, right) if known is None else known)
 
 
 def _mod(left: Dim, right: Dim) -> Dim:
@@ -254,7 +292,16 @@ def _mod(left: Dim, right: Dim) -> Dim:
     if exact_quotient(left, right) is not None:
         return 0
     _, rest = _split(left, right)
-    return _atom("%", rest, right)
+    known = _known_quotient(rest, right)
+    return _atom("%", rest, right) if known is None else rest - known * right
+
+
+def _known_quotient(left: Dim, right: Dim) -> int | None:
+    """Give ⌊left / right⌋ where it is the same at both bounds of left."""
+    if not isinstance(right, int) or right <= 0:
+        return None
+    low, high = (_floor(bound, right) for bound in bounds(left))
+    return int(low) if low == high and isfinite(low) else None
 
 
 def _split(left: Dim, right: Dim) -> tuple[Dim, Dim]:
@@ -271,9 +318,9 @@ def _split(left: Dim, right: Dim) -> tuple[Dim, Dim]:
 def _extremum(kind: str, left: Dim, right: Dim) -> Dim:
     if left == right:
         return left
-    difference = left - right
-    if isinstance(difference, int):  # known even when both are symbolic: s + 1 against s
-        return left if (difference > 0) == (kind == "max") else right
+    low, high = bounds(left - right)  # known even when both are symbolic: s + 1 against s
+    if low >= 0 or high <= 0:
+        return left if (low >= 0) == (kind == "max") else right
     first, second = sorted((left, right), key=str)
     return _atom(kind, first, second)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.sizes import Dim, Size, evaluate, exact_quotient, may_be_negative, size_max, size_min
+from isthmus.sizes import Dim, Size, bounds, evaluate, exact_quotient, may_be_negative, size_max, size_min
 
 A = Size.symbol("a")
 SYMBOLS = ("s0", "s1", "s2")
@@ -93,3 +93,34 @@ def test_what_is_said_not_to_be_negative_is_not(expression, values):
 )
 def test_what_may_be_negative(text: str, expected: bool):
     assert may_be_negative(Size.parse(text)) == expected
+
+
+@given(expressions(), st.fixed_dictionaries({s: st.integers(-60, 60) for s in SYMBOLS}))
+def test_bounds_hold_for_any_integers(expression, values):
+    size, plain = expression
+    low, high = bounds(size)
+    assert low <= plain(values) <= high
+    assert evaluate(size, values) == plain(values)
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("(64*s0 + 63)//64", "s0"),
+        ("(64*s0 + 3) % 64", "3"),
+        ("(3072*max(1, min(s0//32, 16)) + 3072)//131072", "0"),
+        ("max(1, min(64, min((12288*max(1, min(s0//32, 16)) + 12288)//131072, 3072)))", "1"),
+        ("min(s0 % 7, 6)", "s0 % 7"),
+        ("max(s0 + 1, s0)", "s0 + 1"),
+    ],
+)
+def test_what_bounds_decide_is_decided(text: str, same: str):
+    assert Size.parse(text) == Size.parse(same)
+
+
+@pytest.mark.parametrize(
+    "text", ["max(0, s0)", "(s0 + 3)//4", "min(s0 % 7, 5)", "max(1, min(s0, 16))", "min(s0*s1, 4)"]
+)
+def test_what_bounds_do_not_decide_stays(text: str):
+    assert isinstance(Size.parse(text), Size)
+    assert str(Size.parse(str(Size.parse(text)))) == str(Size.parse(text))
