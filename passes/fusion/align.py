@@ -25,8 +25,8 @@ Link = tuple[Value, Index, Index]
 
 def links(first: Cluster, second: Cluster) -> list[Link]:
     """What both touch: what one makes and the other reads, then what both read, the largest first."""
-    made = [(v, at, second.reads[v]) for v, at in first.draft.anchors.items() if v in second.reads]
-    made += [(v, first.reads[v], at) for v, at in second.draft.anchors.items() if v in first.reads]
+    made = [(v, at, second.reads[v]) for v, at in first.makes.items() if v in second.reads]
+    made += [(v, first.reads[v], at) for v, at in second.makes.items() if v in first.reads]
     shared = [(v, at, second.reads[v]) for v, at in first.reads.items() if v in second.reads]
     shared.sort(key=lambda link: -link[0].nbytes)
     return [link for link in (*made, *shared) if len(link[1]) == len(link[2])]  # partial results have one index more

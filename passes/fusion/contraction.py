@@ -13,10 +13,11 @@ A contraction that gains neither stays a call of the library.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Self, cast
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation
 
 from isthmus import ir
 from isthmus.dialects import kernel, prim
@@ -29,10 +30,10 @@ from isthmus.passes.analysis.prices import Prices
 from isthmus.passes.analysis.products import Product
 from isthmus.passes.fusion.ability import Ability
 from isthmus.passes.fusion.align import align, links
-from isthmus.passes.fusion.clusters import Cluster, build
+from isthmus.passes.fusion.clusters import Builder, Cluster
 from isthmus.passes.fusion.contract_price import Policy, dearer, product_of, require_vectors
 from isthmus.passes.fusion.draft import Draft
-from isthmus.passes.fusion.emit import Layout, Strides, create, emit_body
+from isthmus.passes.fusion.emit import Buffers, Layout, Strides, create, emit_body
 from isthmus.passes.fusion.graph import Kind, Node, Value
 from isthmus.passes.fusion.instructions import Instr, Refused, mask
 from isthmus.passes.fusion.merge import Merger, Refusal
@@ -67,8 +68,12 @@ class Contraction(Cluster):
     `sizes` and `frames` are of the result's space; the draft has the inner dims after it.
     """
 
-    dot: Node
-    inner: tuple[Dim, ...]
+    dot: Node = field(kw_only=True)
+    inner: tuple[Dim, ...] = field(kw_only=True)
+
+    def of(self, frames: Iterable[Node], names: Mapping[Value, Value]) -> Self:
+        """Give the kernel of another product that looks the same."""
+        return replace(super().of(frames, names), dot=names[self.dot.value].maker)
 
 
 def is_contraction(node: Node, ability: Ability, policy: Policy) -> bool:
@@ -82,9 +87,7 @@ def is_contraction(node: Node, ability: Ability, policy: Policy) -> bool:
     )
 
 
-def plain(
-    node: Node, stored: Callable[[Value], bool], strides: Strides, ability: Ability, prices: Prices
-) -> Contraction:
+def plain(node: Node, stored: Callable[[Value], bool], builder: Builder, ability: Ability) -> Contraction:
     """Give the kernel of a product alone; Refused where there is none."""
     sizes: list[Dim] = []
     index: list[Expr] = []
@@ -92,10 +95,23 @@ def plain(
         index.append(constant(0) if size == 1 else dim(len(sizes)))
         if size != 1:
             sizes.append(size)
-    return contraction(node, tuple(sizes), {node: tuple(index)}, stored, strides, ability, prices)
+    return contraction(node, tuple(sizes), {node: tuple(index)}, stored, builder, ability)
 
 
 def contraction(
+    node: Node,
+    sizes: tuple[Dim, ...],
+    frames: Mapping[Node, Index],
+    stored: Callable[[Value], bool],
+    builder: Builder,
+    ability: Ability,
+) -> Contraction:
+    """Try a product and what is computed from it, over the space of its result; Refused where that is no kernel."""
+    make = partial(_contraction, node, sizes, frames, stored, builder.strides, ability, builder.prices)
+    return builder.once(sizes, frames, stored, make)
+
+
+def _contraction(
     node: Node,
     sizes: tuple[Dim, ...],
     frames: Mapping[Node, Index],
@@ -104,7 +120,6 @@ def contraction(
     ability: Ability,
     prices: Prices,
 ) -> Contraction:
-    """Try a product and what is computed from it, over the space of its result; Refused where that is no kernel."""
     if frozenset[int]().union(*(e.dims() for e in frames[node])) != frozenset(range(len(sizes))):
         raise Refused("what reads the product has dims that the product lacks")
     op = cast(prim.DotOp, node.op)
@@ -124,7 +139,8 @@ def contraction(
     Panels(draft, classes, strides)
     everything = mask(frozenset(classes))  # panels are packed: no walk is narrow
     parallel = mask(frozenset(d for d, c in classes.items() if c != "k"))
-    return Contraction(sizes, frames, draft, parallel, traffic(draft, everything, strides, prices), node, inner)
+    moved = traffic(draft, everything, strides, prices)
+    return Contraction(sizes, frames, draft, parallel, moved, dot=node, inner=inner)
 
 
 def _can_fail(instr: Instr) -> bool:
@@ -217,7 +233,7 @@ class _Contractions:
 
     def _described(self, made: Contraction) -> Product | None:
         classes = classes_of(made.dot, made.frames[made.dot], len(made.inner))
-        return product_of(made.draft, classes, self.merger.strides, self.prices)
+        return product_of(made.draft, classes, self.merger.builder.strides, self.prices)
 
     def loss(self, node: Node) -> float:
         """What a library call's product loses by being a kernel of ours, in bytes moved."""
@@ -271,26 +287,22 @@ class _Contractions:
 
     def _without(self, value: Value, home: Cluster, nodes: list[Node]) -> list[Cluster]:
         """The products with the value computed inside, and what is left of the kernel that made it."""
-        strides = self.merger.strides
         made: list[Cluster] = [self._rebuilt(n) for n in nodes]
         reads = {v for c in made for v in c.reads}
         outside = (home, *nodes, *(self.own[n] for n in nodes if n in self.own))
         stored = lambda v: v in reads or self.merger.is_read(v, outside)  # noqa: E731
         rest = {n: f for n, f in home.frames.items() if n is not value.maker}
         if any(stored(v) for n in rest for v in n.results):
-            made.append(build(home.sizes, rest, stored, strides, self.prices))
+            made.append(self.merger.builder.build(home.sizes, rest, stored))
         return made
 
     def _rebuilt(self, node: Node) -> Contraction:
-        before = self.own.get(node)
-        strides = self.merger.strides
+        before, builder = self.own.get(node), self.merger.builder
         with _Anchored(node):
             if before is None:
-                return plain(node, lambda v: True, strides, self.ability, self.prices)
+                return plain(node, lambda v: True, builder, self.ability)
             written = set(before.writes)
-            return contraction(
-                node, before.sizes, before.frames, lambda v: v in written, strides, self.ability, self.prices
-            )
+            return contraction(node, before.sizes, before.frames, lambda v: v in written, builder, self.ability)
 
     def _other_factors(self, new: list[Cluster], readers: Iterable[Cluster | Node]) -> float:
         """What calls that become kernels moved already: their other factors and their results."""
@@ -347,7 +359,7 @@ class _Contractions:
         with _Anchored(base.dot):
             units = (base, base.dot, reader)
             stored = lambda v: self.merger.is_read(v, units)  # noqa: E731
-            return contraction(base.dot, sizes, frames, stored, self.merger.strides, self.ability, self.prices)
+            return contraction(base.dot, sizes, frames, stored, self.merger.builder, self.ability)
 
     def _exchange(self, old: list[Cluster], new: list[Cluster]) -> None:
         for cluster in new:
@@ -387,11 +399,11 @@ class _Anchored:
         self._node.kind = self._kind
 
 
-def emit_contraction(own: Contraction, strides: Strides, buffers: Mapping[Value, SSAValue]) -> kernel.ContractOp:
+def emit_contraction(own: Contraction, strides: Strides, buffer_of: Buffers) -> kernel.ContractOp:
     """Give the kernel of a contraction; its results are what the draft's sinks write, in order."""
     index = own.frames[own.dot]
     layout = Panels(own.draft, classes_of(own.dot, index, len(own.inner)), strides)
     layout.classes[-3:] = ["m", "n", "k"]
-    emitter, properties = emit_body(own.draft, layout, strides, buffers)
+    emitter, properties = emit_body(own.draft, layout, strides, buffer_of)
     properties["cost"] = Literal.of(cost.flops(cast(Operation, own.dot.op)))
     return create(kernel.ContractOp, emitter, properties)

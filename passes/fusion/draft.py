@@ -142,7 +142,7 @@ class Draft(Values):
                     return self.forward((value_, index, None))
                 return self._anchored(value_, index)
             if value_.maker.kind in ANCHORED:
-                raise Refused(f"{value_} is wanted at an index other than the one at which it is reduced")
+                raise Refused("is wanted at an index other than the one at which it is reduced", value_)
         elif value_.root or value_.maker.kind in ANCHORED:
             return self._load(value_, index, predicate)
         return self._inline(value_, index, predicate)
@@ -185,7 +185,7 @@ class Draft(Values):
     def _anchored(self, value_: Value, index: Index) -> Instr | list[Key]:
         node = value_.maker
         if node.kind in (Kind.PARTIAL, Kind.SCATTER, Kind.PIECES):
-            raise Refused(f"{value_} is complete only when every partition is done")
+            raise Refused("is complete only when every partition is done", value_)
         if node.kind is Kind.REDUCE:
             return self._reduce(node)
         if node.kind is Kind.CUMULATIVE:

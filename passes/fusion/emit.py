@@ -23,6 +23,9 @@ from isthmus.sizes import Dim, Size
 Strides = Callable[[Value], Shape]
 """Strides in elements of the buffer of a value."""
 
+Buffers = Callable[[Value], SSAValue]
+"""The tensor that is the buffer of a value."""
+
 
 class Layout:
     """A space put in order: how the draft's dims are written in the kernel's."""
@@ -140,18 +143,18 @@ def _order(draft: Draft, ranks: Sequence[int], linears: Sequence[Expr], weights:
 class Emitter:
     """Emits the body of one kernel."""
 
-    def __init__(self, draft: Draft, layout: Layout, buffers: Mapping[Value, SSAValue]) -> None:
+    def __init__(self, draft: Draft, layout: Layout, buffer_of: Buffers) -> None:
         self.draft, self.layout = draft, layout
         self.block = Block()
         self.made: dict[Instr, SSAValue] = {}
         self.pairs: dict[Instr, Operation] = {}
-        self.buffers = buffers
+        self.buffer_of = buffer_of
         self.operands: list[SSAValue] = []
         self._positions: dict[SSAValue, int] = {}
 
     def operand(self, value: Value) -> int:
         """Give the number of the operand that is the buffer of a value."""
-        ssa = self.buffers[value]
+        ssa = self.buffer_of(value)
         found = self._positions.setdefault(ssa, len(self.operands))
         if found == len(self.operands):
             self.operands.append(ssa)
@@ -307,10 +310,10 @@ def _needed(sinks: Sequence[Sink], draft: Draft) -> set[Instr]:
     return found
 
 
-def emit(draft: Draft, parallel: int, strides: Strides, buffers: Mapping[Value, SSAValue]) -> kernel.FusedOp:
+def emit(draft: Draft, parallel: int, strides: Strides, buffer_of: Buffers) -> kernel.FusedOp:
     """Give the kernel of a draft; its results are what the draft's sinks write, in order."""
     classes = {d: "parallel" if parallel >> d & 1 else "row" for d in range(len(draft.sizes))}
-    emitter, properties = emit_body(draft, Layout(draft, classes, strides), strides, buffers)
+    emitter, properties = emit_body(draft, Layout(draft, classes, strides), strides, buffer_of)
     written = results(draft)
     initial = [emitter.operand(v.maker.operands[0]) if v.maker.kind is Kind.SCATTER else None for v in written]
     if any(i is not None for i in initial):
@@ -322,10 +325,10 @@ def emit(draft: Draft, parallel: int, strides: Strides, buffers: Mapping[Value, 
 
 
 def emit_body(
-    draft: Draft, layout: Layout, strides: Strides, buffers: Mapping[Value, SSAValue]
+    draft: Draft, layout: Layout, strides: Strides, buffer_of: Buffers
 ) -> tuple[Emitter, dict[str, Attribute]]:
     """Emit the body of a draft; gives it with the properties that every kernel has."""
-    emitter = Emitter(draft, layout, buffers)
+    emitter = Emitter(draft, layout, buffer_of)
     emitter.body()
     layouts = [strides(v) for v in results(draft)]
     properties: dict[str, Attribute] = {
@@ -347,10 +350,7 @@ def create(cls: type[KernelT], emitter: Emitter, properties: Mapping[str, Attrib
     """Give the kernel around a body; its results are what the draft's sinks write, in order."""
     draft = emitter.draft
     types = [ir.tensor(v.shape, v.dtype) for v in results(draft)]
-    location = max((s.value.maker for s in draft.sinks), key=lambda n: n.number).op
-    where = ir.UNKNOWN if location is None else location.location
-    region = Region(emitter.block)
-    return ir.create_op(cls, emitter.operands, types, properties, location=where, regions=[region])
+    return ir.create_op(cls, emitter.operands, types, properties, regions=[Region(emitter.block)])
 
 
 def _symbols(sizes: Sequence[Dim], emitter: Emitter, results: Sequence[Shape]) -> tuple[str, ...]:

@@ -39,19 +39,21 @@ def take_biases(merger: Merger) -> dict[Node, Bias]:
 def _bias(merger: Merger, cluster: Cluster) -> Bias | None:
     if len(cluster.frames) != 1 or len(cluster.draft.sinks) != 1 or len(cluster.draft.instrs) != 3:
         return None
-    (sink,) = cluster.draft.sinks
-    if not isinstance(sink.instr.op, prim.AddOp) or sink.value.dtype not in ("f32", "f64"):
+    (sink,), own = cluster.draft.sinks, cluster.own
+    result = own(sink.value)
+    if not isinstance(sink.instr.op, prim.AddOp) or result.dtype not in ("f32", "f64"):
         return None
     for product, added in (sink.instr.args, sink.instr.args[::-1]):
         if product.kind == added.kind == "load":
-            dot, at, bias, along = *_loaded(product), *_loaded(added)
+            (dot, at), (bias, along) = _loaded(product), _loaded(added)
+            dot, bias = own(dot), own(bias)
             called = dot.maker in merger.externs  # and no kernel of ours
             plain = called and isinstance(dot.maker.op, prim.DotOp) and len(dot.maker.operands) == 2
             alone = plain and not merger.is_read(dot, (cluster,))
-            fits = at == sink.index and dot.shape == sink.value.shape and bias.shape == dot.shape[-1:]
+            fits = at == sink.index and dot.shape == result.shape and bias.shape == dot.shape[-1:]
             if alone and fits and along == at[-1:] and bias is not dot and bias.strides is None:
                 if not _comes_later(merger, bias, dot.maker):
-                    return Bias(dot.maker, bias, sink.value)
+                    return Bias(dot.maker, bias, result)
     return None
 
 

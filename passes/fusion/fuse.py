@@ -14,6 +14,7 @@ After:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -28,10 +29,10 @@ from isthmus.dialects import kernel, prim
 from isthmus.dialects.signature import Signature
 from isthmus.ir import Literal, Shape
 from isthmus.passes.analysis.prices import Prices
-from isthmus.passes.fusion.clusters import Cluster, single
+from isthmus.passes.fusion.clusters import Builder, Cluster
 from isthmus.passes.fusion.contract_price import CONTRACTIONS, Policy
 from isthmus.passes.fusion.contraction import Contraction, emit_contraction, take_contractions
-from isthmus.passes.fusion.emit import emit
+from isthmus.passes.fusion.emit import Strides, emit
 from isthmus.passes.fusion.epilogue import Bias, take_biases
 from isthmus.passes.fusion.extern import Seen, emit_extern, result_strides, seen
 from isthmus.passes.fusion.graph import Graph, Kind, Node, Value
@@ -130,6 +131,35 @@ def strides_of(value: Value) -> Shape:
     return ir.contiguous_strides(value.shape) if value.strides is None else value.strides
 
 
+class Writer:
+    """Writes kernels as ops; one that looks like another is a copy of that, with its own operands and place."""
+
+    def __init__(self, strides: Strides, buffers: Mapping[Value, SSAValue]) -> None:
+        self.strides, self.buffers = strides, buffers
+        self._written: dict[Cluster, tuple[Cluster, kernel.LoopNest]] = {}
+
+    def write(self, cluster: Cluster) -> Operation:
+        """Give the op of a kernel; its results are what it writes, in order."""
+        known = self._written.get(cluster.model or cluster)
+        if known is None:
+            op = self._emitted(cluster)
+            self._written[cluster.model or cluster] = cluster, op
+        else:
+            pairs = zip(known[0].reads, cluster.reads, strict=True)
+            op = ir.copied(known[1], {self.buffers[a]: self.buffers[b] for a, b in pairs})
+        last = max((value.maker for value in cluster.writes), key=lambda node: node.number).op
+        op.location = ir.UNKNOWN if last is None else last.location
+        return op
+
+    def _emitted(self, cluster: Cluster) -> kernel.LoopNest:
+        def buffer_of(value: Value) -> SSAValue:
+            return self.buffers[cluster.own(value)]
+
+        if isinstance(cluster, Contraction):
+            return emit_contraction(cluster, self.strides, buffer_of)
+        return emit(cluster.draft, cluster.parallel, self.strides, buffer_of)
+
+
 class Program:
     """One block on its way to kernels."""
 
@@ -204,13 +234,14 @@ class Program:
     def kernels(self) -> Merger:
         """Give the kernels of all nodes that anything reads, one each."""
         wanted = self._wanted()
+        builder = Builder(strides_of, self.graph.prices)
         singles = [
-            single(node, lambda v: v in wanted[v.maker], strides_of, self.graph.prices)
+            builder.single(node, lambda v: v in wanted[v.maker])
             for node in self.graph.nodes
             if node in wanted and node.kind not in (Kind.SOURCE, Kind.EXTERN)
         ]
         externs = {n: [s.value for s in self.operands[n]] for n in self.operands if n in wanted}
-        return Merger(singles, externs, strides_of, self.graph.prices, launches_cost=self.graph.target == "gpu")
+        return Merger(singles, externs, builder, launches_cost=self.graph.target == "gpu")
 
     def _wanted(self) -> dict[Node, set[Value]]:
         """Find the nodes whose buffers are read, and which of these."""
@@ -240,12 +271,10 @@ class Program:
         terminator = old.pop()
         buffers: dict[Value, SSAValue] = {v: v.ssa for n in self.graph.sources for v in n.results if v.ssa is not None}
         made: dict[Node, Operation] = {}
+        writer = Writer(strides_of, buffers)
         for step in merger.in_order():
             if isinstance(step, Cluster):
-                if isinstance(step, Contraction):
-                    op = emit_contraction(step, strides_of, buffers)
-                else:
-                    op = emit(step.draft, step.parallel, strides_of, buffers)
+                op = writer.write(step)
                 buffers.update(zip(step.writes, op.results, strict=True))
                 made.update((n, op) for n in step.frames)
             else:

@@ -90,7 +90,7 @@ class Node:
     piece: int | None = None
     """Which of several pieces of a computation it belongs to, done one after the other."""
     identity: int | None = None
-    """What two arithmetic nodes share where the same scalar op serves both."""
+    """What two nodes share whose ops are equal but for types, so that the same scalar op serves arithmetic ones."""
 
     @property
     def value(self) -> Value:
@@ -207,9 +207,12 @@ class Graph:
                 operand.root = operand.required = True
         if isinstance(op, prim.PrimOp):
             node.cost = self.prices.additions(op)
-            node.identity = self._identities.setdefault((type(op), *op.properties.values()), len(self._identities))
+            node.identity = self._identity(op)
         for result in op.results:
             self._result(node, result)
+
+    def _identity(self, op: Operation) -> int:
+        return self._identities.setdefault((type(op), *op.properties.values()), len(self._identities))
 
     def _let_add(self, product: Value, addition: Operation) -> None:
         """A product takes what it is added to as a third operand."""
@@ -223,6 +226,7 @@ class Graph:
 
     def _partial(self, op: prim.ReduceOp, x: Value, reduced: tuple[int, ...]) -> Value:
         node = self._add(Node(Kind.PARTIAL, op, (x,), 0, (), reduced))
+        node.identity = self._identity(op)
         partitions = cost.partial_results(x.shape, reduced, ir.itemsize(x.dtype), self.prices)
         return self.new_value(node, (partitions, *without(x.shape, reduced)), None, x.dtype)
 

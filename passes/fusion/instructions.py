@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import cast
@@ -25,9 +25,15 @@ LARGEST_BODY = 1024
 class Refused(Exception):
     """Why some nodes cannot be one kernel."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
+    def __init__(self, reason: str, about: Value | None = None) -> None:
+        """`reason` is said of the value `about`, or of the nodes together."""
+        self._said, self.about = reason, about
+        self.reason = reason if about is None else f"{about} {reason}"
+        super().__init__(self.reason)
+
+    def of(self, names: Mapping[Value, Value]) -> Refused:
+        """Give the same about other values: each of these stands for another one."""
+        return Refused(self._said, None if self.about is None else names[self.about])
 
 
 @dataclass(eq=False, slots=True)

@@ -11,8 +11,7 @@ from functools import partial
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.prices import Prices
 from isthmus.passes.fusion.align import align, links
-from isthmus.passes.fusion.clusters import Cluster, build
-from isthmus.passes.fusion.emit import Strides
+from isthmus.passes.fusion.clusters import Builder, Cluster
 from isthmus.passes.fusion.graph import Kind, Node, Value
 from isthmus.passes.fusion.instructions import Refused
 from isthmus.passes.fusion.space import point_count
@@ -54,12 +53,11 @@ class Merger:
         self,
         clusters: Iterable[Cluster],
         externs: dict[Node, list[Value]],
-        strides: Strides,
-        prices: Prices,
+        builder: Builder,
         launches_cost: bool = True,
     ) -> None:
         """`launches_cost`: as on a GPU, a launch less is worth a merge of kernels that share a number alone."""
-        self.strides, self.prices = strides, prices
+        self.builder, self.prices = builder, builder.prices
         self._launches_cost = launches_cost
         self.externs = externs
         self._ends: dict[Node, int] = {}
@@ -319,7 +317,7 @@ class Merger:
             raise Refused(BETWEEN)
         both = (first, second)
         sizes, frames = align((first.sizes, dict(first.frames)), (second.sizes, dict(second.frames)), links(*both))
-        merged = build(sizes, frames, lambda v: self.is_read(v, both), self.strides, self.prices)
+        merged = self.builder.build(sizes, frames, lambda v: self.is_read(v, both))
         fewest = min(point_count(c.draft, c.parallel) for c in both)
         if point_count(merged.draft, merged.parallel) < min(fewest, FEWEST_POINTS):
             raise Refused("too few points would be left to share between threads")

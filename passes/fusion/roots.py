@@ -14,7 +14,7 @@ from isthmus.dialects.prim.base import integer
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.clusters import LARGEST_CONE
 from isthmus.passes.analysis.prices import Prices
-from isthmus.passes.fusion.clusters import Cluster, build
+from isthmus.passes.fusion.clusters import Cluster
 from isthmus.passes.fusion.graph import Graph, Kind, Node, Value
 from isthmus.passes.fusion.instructions import Refused
 from isthmus.passes.fusion.merge import Merger
@@ -173,11 +173,11 @@ def _rebuilt(merger: Merger, value: Value, home: Cluster, readers: list[Cluster]
     def homes(new: list[Cluster]) -> list[Cluster]:
         reads = {v for c in new for v in c.reads}
         stored = lambda v: v in reads or merger.is_read(v, inside)  # noqa: E731
-        return [build(home.sizes, rest, stored, merger.strides, prices)] if rest else []
+        return [merger.builder.build(home.sizes, rest, stored)] if rest else []
 
     new: list[Cluster] = []
     for c in readers:
-        new.append(build(c.sizes, c.frames, lambda v, c=c: _stored(merger, v, c), merger.strides, prices))
+        new.append(merger.builder.build(c.sizes, c.frames, lambda v, c=c: _stored(merger, v, c)))
         if len(new) == 1 and not value.shape and len(readers) > SOME:
             if _more_bytes(value, new[0], readers) + price_of(homes(new), prices) > price_of([home], prices):
                 raise Refused("the numbers that a number is made of are more bytes")
