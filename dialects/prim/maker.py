@@ -44,9 +44,10 @@ class Maker:
         """Give an op of the class with these operands and literals; result types inferred unless given."""
         operands = tuple(operands)
         properties = {k: Literal.of(v) for k, v in literals.items()} if literals else {}
-        found = self._shared(cls, operands, properties, results)
+        key = _key(cls, operands, properties, results)
+        found = self._shared(key)
         if found is not None:
-            return found
+            return cast(OpT, found)
         types = tuple(v.type for v in operands)
         try:
             if results is None:
@@ -58,23 +59,16 @@ class Maker:
             where = ir.source_location_of(self.location)
             raise IRError(error.what, op=cls.name, location=where, cure=error.cure) from error
         op = ir.create_op(cls, operands, made_types, properties, location=self.location, into=self.block)
-        self._made[_key(cls, operands, properties, results)] = op
+        self._made[key] = op
         return op
 
-    def _shared(
-        self,
-        cls: type[OpT],
-        operands: tuple[SSAValue, ...],
-        properties: Mapping[str, Attribute],
-        results: Sequence[Attribute] | None,
-    ) -> OpT | None:
+    def _shared(self, key: object) -> PrimOp | None:
         """Give the equal op that was already made here or around, or None."""
-        key = _key(cls, operands, properties, results)
         scope: Maker | None = self
         while scope is not None:
             found = scope._made.get(key)
             if found is not None:
-                return cast(OpT, found)
+                return found
             scope = scope.outer
         return None
 
@@ -102,17 +96,20 @@ class Maker:
             folded = self._fold(cls, operands, literals)
             if folded is not None:
                 return (folded,)
-        made = self._shared(cls, operands, op.properties, results) or self._like(op, operands, results)
+        key = _key(cls, operands, op.properties, results)
+        made = self._shared(key) or self._like(op, operands, results, key)
         if op.attributes:
             made.attributes.update(op.attributes)
         return tuple(made.results)
 
-    def _like(self, op: PrimOp, operands: tuple[SSAValue, ...], results: Sequence[Attribute] | None) -> PrimOp:
+    def _like(
+        self, op: PrimOp, operands: tuple[SSAValue, ...], results: Sequence[Attribute] | None, key: object
+    ) -> PrimOp:
         """Make an op like `op`; of operands of the same types, the result types are the same."""
         if all([new.type is old.type for new, old in zip(operands, ir.operands_of(op), strict=True)]):
             types = [r.type for r in op.results]
             made = ir.create_op(type(op), operands, types, op.properties, location=self.location, into=self.block)
-            self._made[_key(type(op), operands, op.properties, results)] = made
+            self._made[key] = made
             return made
         return self.op(type(op), operands, literals_of(op), results)
 

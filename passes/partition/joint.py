@@ -143,7 +143,7 @@ def _needed_for(values: Iterable[SSAValue], ops: tuple[Operation, ...]) -> froze
     wanted = set(values)
     found: set[Operation] = set()
     for op in reversed(ops):
-        if any(r in wanted for r in op.results):
+        if not wanted.isdisjoint(op.results):
             found.add(op)
             wanted.update(ir.operands_of(op))
     return frozenset(found)
@@ -153,6 +153,6 @@ def _following(values: Iterable[SSAValue], ops: tuple[Operation, ...]) -> frozen
     """Give the values and everything computed from them."""
     found = set(values)
     for op in ops:
-        if any(v in found for v in ir.operands_of(op)):
+        if not found.isdisjoint(ir.operands_of(op)):
             found.update(op.results)
     return frozenset(found)

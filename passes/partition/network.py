@@ -225,7 +225,7 @@ def leading_to(wanted: Iterable[SSAValue], joint: Joint) -> list[SSAValue]:
     """Give the wanted values and all that they come from: arguments, then results in the order of their ops."""
     found = set(wanted)
     for op in reversed(joint.ops):
-        if any(r in found for r in op.results):
+        if not found.isdisjoint(op.results):
             found.update(ir.operands_of(op))
     every = (*joint.block.args, *(r for op in joint.ops for r in op.results))
     return [v for v in every if v in found]

@@ -126,7 +126,7 @@ def _copy_attributes(source: FuncOp, target: FuncOp) -> None:
 def _needed(values: Iterable[SSAValue], ops: Sequence[Operation]) -> set[Operation]:
     wanted, found = set(values), set[Operation]()
     for op in reversed(ops):
-        if any(r in wanted for r in op.results):
+        if not wanted.isdisjoint(op.results):
             found.add(op)
             wanted.update(ir.operands_of(op))
     return found
