@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from isthmus.dialects.native_facts import TensorLayout
+from isthmus.dialects.target import Target
 from isthmus.runtime import cache, cpu, library
 from isthmus.runtime.cpu import Loaded
 from isthmus.runtime.layout import native_facts
@@ -91,26 +92,29 @@ refuse:
   %s7 = call i32 @aoti_torch_delete_tensor_object(ptr %made)
   ret ptr null
 }
-attributes #0 = { nounwind }
 """)
+
+ATTRIBUTES = "attributes #0 = { nounwind }\n"
+
+
+def memory_text(layout: TensorLayout | None) -> str:
+    """Give the text of the code that keeps memory for kernels and, where the layout is known, for large results."""
+    return ATTRIBUTES + WORKSPACE + (REUSE.substitute(text_fields(layout)) if layout is not None else "")
 
 
 def support_text(layout: TensorLayout | None, device: torch.device = CPU) -> str:
-    """Give the text of the shared code for tensors of a device; without a layout only what `@run` needs."""
+    """Give the text of the code around a call for tensors of a device; without a layout only what `@run` needs."""
     on_host = device == CPU
     where = {"device": f"i32 {int(not on_host)}, i32 {device.index or 0}", "device_index": str(device.index or 0)}
-    workspace = WORKSPACE if on_host else ""
     if layout is None:
-        return SETTLE.substitute(where) + workspace
+        return ATTRIBUTES + SETTLE.substitute(where)
     numbers = {name: str(getattr(layout, name)) for name in ("tensor", "storage", "data", "offset", "dtype", "keys")}
     here = HERE_ON_HOST if on_host else Template(HERE_ON_DEVICE).substitute(where)
     declared = "" if on_host else "declare i32 @aoti_torch_get_device_index(ptr, ptr)\n"
-    reuse = REUSE.substitute(text_fields(layout)) if on_host else ""
     return (
-        SETTLE.substitute(where)
-        + workspace
+        ATTRIBUTES
+        + SETTLE.substitute(where)
         + declared
-        + reuse
         + CALL.substitute(
             numbers,
             **where,
@@ -127,12 +131,20 @@ def support_text(layout: TensorLayout | None, device: torch.device = CPU) -> str
 
 @functools.cache
 def support(device: torch.device = CPU) -> Loaded:
-    """The shared code for tensors of a device, loaded."""
-    text = support_text(native_facts(device).layout, device)
-    target = cpu.host_target()
-    key = cache.digest("support", text, cpu.LLVM_VERSION, target.key)
-    data = cache.current().get_or_make(key, lambda: cpu.compile_text(text, target))
-    return cpu.load([data], _own_symbols())
+    """The shared code for tensors of a device, loaded.
+
+    Memory is asked for once for a kernel or a large result: its code is compiled as it is written, in a tenth of the
+    time.
+    """
+    layout, target = native_facts(device).layout, cpu.host_target()
+    texts = {support_text(layout, device): 1, **({memory_text(layout): 0} if device == CPU else {})}
+    objects = [_object(text, target, level) for text, level in texts.items()]
+    return cpu.load(objects, _own_symbols())
+
+
+def _object(text: str, target: Target, level: int) -> bytes:
+    key = cache.digest("support", text, str(level), cpu.LLVM_VERSION, target.key)
+    return cache.current().get_or_make(key, lambda: cpu.compile_text(text, target, level))
 
 
 def _own_symbols() -> dict[str, int]:
