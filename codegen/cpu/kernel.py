@@ -11,6 +11,7 @@ from xdsl.ir import Operation
 
 from isthmus import ir
 from isthmus.codegen.cpu import reductions
+from isthmus.codegen.cpu.ahead import ask_for_next_row, asks
 from isthmus.codegen.cpu.attention import emit_attention
 from isthmus.codegen.cpu.attention_backward import emit_attention_bwd
 from isthmus.codegen.cpu.body import Body, k_kind
@@ -363,6 +364,7 @@ class Loops:
         self._splat_uniform(walk, in_row)
 
         span = self.plan.lanes if in_row else 1
+        asking = in_row and asks(state, walk)
 
         def step(position: Value, mask: Value | None, copy: int) -> None:
             lanes = span if in_row else state.lanes
@@ -370,6 +372,8 @@ class Loops:
                 # backwards the last vector starts at 0, where not all of its positions are left
                 before = size - span - position if mask is None else self.f.index(0)
                 state.indices[d] = before if reverse else position
+                if asking and mask is None:
+                    ask_for_next_row(state)
                 for value in walk.restored:
                     self.body.restore(value)
                 self._emit_scope(walk.ops, scope, None)

@@ -23,6 +23,7 @@ from isthmus.dialects import kernel, prim
 from isthmus.ir import Literal
 from isthmus.passes.analysis import cost
 from isthmus.passes.analysis.prices import CPU, Prices
+from isthmus.passes.memory.ahead import read_ahead
 from isthmus.passes.memory.attention_schedule import schedule_attention
 from isthmus.passes.memory.contract_schedule import schedule_contraction
 from isthmus.passes.memory.stages import cut_in_stages
@@ -82,11 +83,12 @@ def schedule(op: kernel.FusedOp, vector_bits: int, prices: Prices = CPU) -> None
             set_("symbols", Literal.of(tuple(sorted(count.symbols().union(op.symbols_)))))
     width = _width(op, vector_bits)
     vector = _vector(op, width)
-    width *= 2 if _is_long_chain(op, prices) else 1
+    wide = _is_long_chain(op, vector, prices)
     if vector is not None:
         set_("vector", Literal.of(vector))
-        set_("width", Literal.of(width))
-        set_("unroll", Literal.of(1 if cut_in_stages(op, prices) else _unroll(op, prices)))
+        set_("width", Literal.of(2 * width if wide else width))
+        set_("unroll", Literal.of(1 if cut_in_stages(op, prices) or wide else _unroll(op, prices)))
+        read_ahead(op, prices)
     _choose_residence(op, prices)
 
 
@@ -100,12 +102,18 @@ def _unroll(op: kernel.FusedOp, prices: Prices) -> int:
     return (4 if reduces else 2) // (2 if work >= prices.long_body else 1)
 
 
-def _is_long_chain(op: kernel.FusedOp, prices: Prices) -> bool:
-    """Whether a body of arithmetic alone, over many points, is little more than a long chain of values."""
+def _is_long_chain(op: kernel.FusedOp, vector: int | None, prices: Prices) -> bool:
+    """Whether a body of arithmetic alone, over many points, is little more than a long chain of values.
+
+    What lanes share does not count, sums along the vector among it: chains are those between them.
+    """
     if cost.numeric(kernel.points(op)) < MANY_POINTS and not op.rows:
         return False
     work, ready = 0.0, dict[SSAValue, float]()
+    varying = kernel.varying(op)
     for inner in op.block.ops:
+        if inner.results and not any(vector in varying[r] for r in inner.results):
+            continue
         before = max([ready.get(v, 0.0) for v in ir.operands_of(inner)], default=0.0)
         if _computes(inner):
             own = prices.additions(inner)
