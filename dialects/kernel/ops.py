@@ -49,12 +49,13 @@ class FusedOp(LaunchOp, Space):
     sizes, classes: the space, parallel dims before row dims, the innermost last. symbols: the size symbols that it
     reads. initial: per result the operand that it starts as a copy of, or none. layouts: per result its strides in
     elements, none where row-major. Put there by schedule: partitions, vector (a dim), width (lanes), unroll; for a GPU
-    also threads (of a block), group (threads that share a partition), chunk (points of a partition),
-    flat (threads share out all row dims as one), owners (threads of a point, each of which writes its own places),
-    ahead (the next point's row is read before this one's is used; on a CPU the level whose walk asks for it), dealt (partition p has the points p,
-    p + partitions, ... in place of neighbouring ones), sharers (warps of a block, each walks a part of the rows of the
-    same 32 points), unless_one (an operand, a number: where it is 1 the results are what lies in their places already,
-    and nothing runs). Put there by store-past-caches: past_caches (results whose vectors go to memory past the caches).
+    also threads (of a block), group (threads that share a partition), chunk (points of a partition), flat (threads
+    share out all row dims as one), owners (threads of a point, each of which writes its own places), ahead (the next
+    point's row is read before this one's is used; on a CPU the level whose walk asks for it), dealt (partition p has
+    the points p, p + partitions, ... in place of neighbouring ones), sharers (warps of a block, each walks a part of
+    the rows of the same 32 points), unless_one (an operand, a number: where it is 1 the results are what lies in their
+    places already, and nothing runs). Put there by store-past-caches: past_caches (results whose vectors go to memory
+    past the caches).
     """
 
     name = "kernel.fused"
