@@ -24,12 +24,12 @@
 // CHECK:       ret void
 
 // CHECK-LABEL: define void @kernel_
-// CHECK:       call ptr @malloc(i64
+// CHECK:       call ptr @isthmus_workspace(i64
 // CHECK:       call void @contract_copy_float_16x8(
 // CHECK:       call void @kernel_{{.*}}_a(
 // CHECK:       call void @contract_block_float_6x2x8(
 // CHECK:       call void @kernel_{{.*}}_end(
-// CHECK:       call void @free(
+// CHECK:       call void @isthmus_leave(
 func.func @around(%a: tensor<12x32xf32>, %b: tensor<32x16xf32>) -> tensor<12x16xf32> {
   %y = kernel.contract %a, %b {sizes = [12, 16, 32], classes = ["m", "n", "k"], partitions = 1, grid = [1, 1, 1],
       tile = [6, 2, 8], block = [12, 32, 16]} ({
