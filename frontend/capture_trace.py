@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import MethodType
 from typing import cast
 
 from torch import Tensor, nn
@@ -55,6 +57,8 @@ class TracedFunction:
         log: CaptureLog | None = None,
         as_written: Callable[..., object] | None = None,
     ) -> None:
+        if not isinstance(function, nn.Module):
+            functools.update_wrapper(self, function, updated=())
         self.function = function
         self.as_written = as_written or function
         """What runs where no trace does."""
@@ -70,6 +74,10 @@ class TracedFunction:
 
     def __repr__(self) -> str:
         return f"<traced {self.function!r}>"
+
+    def __get__(self, instance: object, owner: type | None = None) -> object:
+        """As functions do: a method of the class that it stands in."""
+        return self if instance is None else MethodType(self, instance)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies trace for themselves."""

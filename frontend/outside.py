@@ -51,10 +51,11 @@ class _Cell:
 
 @dataclass(frozen=True)
 class _Names:
-    """Some entries of a table."""
+    """Some entries of a table; `owner` is the class that it is the table of, if any."""
 
     table: Mapping[str, object]
     then: Sequence[tuple[str, object]]
+    owner: type | None = None
 
     def changed(self) -> str | None:
         for name, value in self.then:
@@ -63,7 +64,10 @@ class _Names:
         return None
 
     def put_back(self) -> None:
-        if isinstance(self.table, dict):
+        if self.owner is not None:
+            for name, value in self.then:
+                setattr(self.owner, name, value)
+        elif isinstance(self.table, dict):
             self.table.update(self.then)
 
 
@@ -131,7 +135,8 @@ class Outside:
         self.draws = Draws()
         self._seen: dict[int, object] = {}
         self._named = {"forward", "__call__"}
-        self._classes: dict[type, None] = {}
+        self._classes: dict[type, bool] = {}
+        """Of objects that were met, and those that code names, of which it may make objects: these are True."""
         self.modules: list[tuple[str, nn.Module]] = []
         """Modules that were met on the way, by how they are called."""
         if isinstance(function, nn.Module):
@@ -171,12 +176,15 @@ class Outside:
     # ---- Walking
 
     def _watch(self, name: str, value: object) -> None:
-        if isinstance(value, PLAIN) or isinstance(value, Tensor | type) or id(value) in self._seen:
+        if isinstance(value, PLAIN) or isinstance(value, Tensor) or id(value) in self._seen:
             return
         if len(self._places) >= MOST_PLACES:
             return
         self._seen[id(value)] = value  # keeps the object, so that no other one gets its id
-        if isinstance(value, nn.Module):
+        if isinstance(value, type):
+            if not _is_library_class(value):
+                self._classes.update(dict.fromkeys(value.__mro__, True))
+        elif isinstance(value, nn.Module):
             self._watch_module(name, value)
         elif isinstance(value, functools.partial):
             self._watch_partial(name, value)
@@ -205,7 +213,7 @@ class Outside:
         """Its submodules and what its attributes hold; `snapshot` notes which of these are read."""
         self.modules.append((name, module))
         for path, inner in module.named_modules():
-            self._classes.update(dict.fromkeys(type(inner).__mro__))
+            self._meet(type(inner))
             table = cast("dict[object, object]", vars(inner)["_modules"])
             if table:
                 self._places.append(_Table(f"{name}.{path}".rstrip("."), table, dict(table)))
@@ -247,28 +255,63 @@ class Outside:
         self._watch(f"{name}'s defaults", function.__kwdefaults__)
 
     def _watch_object(self, name: str, value: object) -> None:
-        """The attributes of an object of the user's, and those of its class that are numbers or strings."""
+        """The attributes of an object of the user's, and those of its class that are numbers or strings.
+
+        Of an object of a library's (a compiled or transformed function, say) the functions that it holds.
+        """
         kind = type(value)
-        module = sys.modules.get(kind.__module__)
         table = getattr(value, "__dict__", None)
-        if not isinstance(table, dict) or (module is not None and _is_library_module(module)):
+        if not isinstance(table, dict):
             return
         attributes = cast("dict[object, object]", table)
-        self._classes.update(dict.fromkeys(kind.__mro__))
+        if _is_library_class(kind):
+            for attribute, held in attributes.items():
+                if callable(held) and not isinstance(held, type) and not _is_library_method(held):
+                    self._watch(f"{name}.{attribute}", held)
+            return
+        self._meet(kind)
         self._places.append(_Table(name, attributes, dict(attributes)))
         for cls in kind.__mro__[:-1]:
             plain = [(n, v) for n, v in vars(cls).items() if isinstance(v, PLAIN) and not n.startswith("__")]
-            self._places.append(_Names(vars(cls), plain))
+            self._places.append(_Names(vars(cls), plain, cls))
         for attribute, held in attributes.items():
             self._watch(f"{name}.{attribute}", held)
 
+    def _meet(self, kind: type) -> None:
+        for cls in kind.__mro__:
+            self._classes.setdefault(cls, False)
+
     def _watch_methods(self) -> None:
-        """Those of the user's classes that some code met so far names, and what these name in turn."""
+        """What the user's classes have that some code met so far names or Python calls, and what these name in turn."""
         known: set[tuple[type, str]] = set()
-        while new := [(c, n) for c in self._classes for n in vars(c) if n in self._named and (c, n) not in known]:
+        while new := [
+            (cls, name)
+            for cls, is_named in self._classes.items()
+            for name in vars(cls)
+            if (name in self._named or _is_called_by_python(name, is_named)) and (cls, name) not in known
+        ]:
             known.update(new)
             for cls, name in new:
-                self._watch(f"{cls.__name__}.{name}", _function_of(vars(cls)[name]))
+                held = vars(cls)[name]
+                if (function := _function_of(held)) is not None:
+                    self._watch(f"{cls.__name__}.{name}", function)
+                elif name.startswith("__") or _is_library_class(cls):
+                    continue
+                elif isinstance(held, PLAIN):
+                    self._places.append(_Names(vars(cls), [(name, held)], cls))
+                elif isinstance(held, list | dict | set | tuple):
+                    self._watch(f"{cls.__name__}.{name}", cast(object, held))
+
+
+_MAKING = ("__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__")
+_AUTOGRAD = ("backward", "setup_context")
+
+
+def _is_called_by_python(name: str, is_named: bool) -> bool:
+    """Whether a method runs without being named: an operator's, of what code names also those that make objects."""
+    if name in _MAKING or name in _AUTOGRAD:
+        return is_named
+    return name.startswith("__") and name.endswith("__")
 
 
 def _function_of(attribute: object) -> object:
@@ -291,6 +334,15 @@ def _names_of(function: FunctionType) -> list[str]:
         names.update(dict.fromkeys(code.co_names))
         pending.extend(c for c in code.co_consts if isinstance(c, type(code)))
     return list(names)
+
+
+def _is_library_method(value: object) -> bool:
+    return isinstance(value, MethodType) and _is_library_class(type(value.__self__))
+
+
+def _is_library_class(cls: type) -> bool:
+    module = sys.modules.get(cls.__module__)
+    return module is not None and _is_library_module(module)
 
 
 def _is_library_module(module: ModuleType) -> bool:
