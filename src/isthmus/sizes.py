@@ -6,8 +6,7 @@ the same object, so `==` and `is` agree. Ordering of unknown sizes is never aske
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from math import inf, isfinite
 from typing import ClassVar, Union, final
 
@@ -41,7 +40,9 @@ class Size:
     @staticmethod
     def parse(text: str) -> Dim:
         """Read what `str` prints, e.g. `s0*s1 + 4` or `(s0 + 1)//2`; ValueError on anything else."""
-        return _parse(text)
+        from isthmus.size_text import parse_size
+
+        return parse_size(text)
 
     def symbols(self) -> frozenset[str]:
         """Give the names of the symbols in this size."""
@@ -283,7 +284,10 @@ def _floordiv(left: Dim, right: Dim) -> Dim:
         return quotient
     whole, rest = _split(left, right)
     known = _known_quotient(rest, right)
-    return whole + (_atom("//", rest, right) if known is None else known)
+    if known is not None:
+        return whole + known
+    nested = _nested(rest, right)
+    return whole + (_atom("//", rest, right) if nested is None else _floordiv(*nested))
 
 
 def _mod(left: Dim, right: Dim) -> Dim:
@@ -315,6 +319,23 @@ def _split(left: Dim, right: Dim) -> tuple[Dim, Dim]:
     return whole, left - whole * right
 
 
+def _nested(left: Dim, right: Dim) -> tuple[Dim, int] | None:
+    """Give (a, b) with ⌊a / b⌋ = ⌊left / right⌋ where left holds one quotient by a known number, once.
+
+    ⌊(⌊x / n⌋ + y) / m⌋ = ⌊(x + n·y) / (n·m)⌋ for integers n, m > 0: halving twice is a fourth, whoever computes it.
+    """
+    if not isinstance(left, Size) or not isinstance(right, int) or right <= 0:
+        return None
+    atoms = [m[0] for m, c in left.terms if c == 1 and len(m) == 1]
+    quotients = [(x, n) for kind, x, n in (a for a in atoms if not isinstance(a, str)) if kind == "//"]
+    if len(quotients) != 1:
+        return None
+    ((x, n),) = quotients
+    if not isinstance(n, int) or n <= 0:
+        return None
+    return x + (left - _atom("//", x, n)) * n, n * right
+
+
 def _extremum(kind: str, left: Dim, right: Dim) -> Dim:
     if left == right:
         return left
@@ -331,69 +352,3 @@ _APPLY: dict[str, Callable[[Dim, Dim], Dim]] = {
     "max": size_max,
     "min": size_min,
 }
-
-_TOKEN = re.compile(r"\s*(//|[-+*%(),]|\d+|[A-Za-z_]\w*)")
-
-
-def _parse(text: str) -> Dim:
-    tokens = _tokens(text)
-    dim, rest = _parse_sum(tokens, 0, text)
-    if rest != len(tokens):
-        raise ValueError(f"unexpected {tokens[rest]!r} in size {text!r}")
-    return dim
-
-
-def _tokens(text: str) -> list[str]:
-    def scan() -> Iterator[str]:
-        position = 0
-        while text[position:].strip():
-            match = _TOKEN.match(text, position)
-            if match is None:
-                raise ValueError(f"unexpected {text[position:]!r} in size {text!r}")
-            yield match.group(1)
-            position = match.end()
-
-    return list(scan())
-
-
-def _parse_sum(tokens: list[str], at: int, text: str) -> tuple[Dim, int]:
-    negative = at < len(tokens) and tokens[at] == "-"
-    value, at = _parse_product(tokens, at + negative, text)
-    value = -value if negative else value
-    while at < len(tokens) and tokens[at] in "+-":
-        right, after = _parse_product(tokens, at + 1, text)
-        value, at = (value + right if tokens[at] == "+" else value - right), after
-    return value, at
-
-
-def _parse_product(tokens: list[str], at: int, text: str) -> tuple[Dim, int]:
-    value, at = _parse_atom(tokens, at, text)
-    while at < len(tokens) and tokens[at] in ("*", "//", "%"):
-        operator = tokens[at]
-        right, at = _parse_atom(tokens, at + 1, text)
-        value = value * right if operator == "*" else _APPLY[operator](value, right)
-    return value, at
-
-
-def _parse_atom(tokens: list[str], at: int, text: str) -> tuple[Dim, int]:
-    if at >= len(tokens):
-        raise ValueError(f"size {text!r} ends too early")
-    token = tokens[at]
-    if token.isdigit():
-        return int(token), at + 1
-    if token in ("max", "min"):
-        left, at = _parse_sum(tokens, _expect("(", tokens, at + 1, text), text)
-        right, at = _parse_sum(tokens, _expect(",", tokens, at, text), text)
-        return _APPLY[token](left, right), _expect(")", tokens, at, text)
-    if token == "(":
-        value, at = _parse_sum(tokens, at + 1, text)
-        return value, _expect(")", tokens, at, text)
-    if token[0].isalpha() or token[0] == "_":
-        return Size.symbol(token), at + 1
-    raise ValueError(f"unexpected {token!r} in size {text!r}")
-
-
-def _expect(token: str, tokens: list[str], at: int, text: str) -> int:
-    if at >= len(tokens) or tokens[at] != token:
-        raise ValueError(f"expected {token!r} in size {text!r}")
-    return at + 1

@@ -112,6 +112,9 @@ def test_bounds_hold_for_any_integers(expression, values):
         ("max(1, min(64, min((12288*max(1, min(s0//32, 16)) + 12288)//131072, 3072)))", "1"),
         ("min(s0 % 7, 6)", "s0 % 7"),
         ("max(s0 + 1, s0)", "s0 + 1"),
+        ("((s0 + 1)//2 + 1)//2", "(s0 + 3)//4"),
+        ("((s0 - 1)//3 + 2*s1 - 5)//4", "(s0 + 6*s1 - 16)//12"),
+        ("(s0//2//2 + s1)//2//2", "(s0 + 4*s1)//16"),
     ],
 )
 def test_what_bounds_decide_is_decided(text: str, same: str):
