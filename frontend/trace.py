@@ -161,7 +161,7 @@ def _attempt(call: _Call, known: Sequence[sympy.Basic], remember: bool) -> tuple
     slots = iter(range(len(outputs)))
     template = [OutputSlot(next(slots)) if isinstance(o, Tensor | torch.SymInt | torch.SymFloat) else o for o in flat]
     placeholders = cast("list[torch.SymInt | FakeTensor]", [fakes[i] for i in used])
-    guard = shape_env.produce_guards_expression(placeholders) if used else None
+    guard = _size_guard(shape_env, placeholders)
     output = pytree.tree_unflatten(template, spec)
     firsts = {id(leaf): i for i, leaf in reversed(list(enumerate(leaves)))}
     same = (
@@ -227,6 +227,13 @@ def _require_no_effects(
             location=recorder.location,
             cure="return the new value instead, or use capture='dynamo'",
         )
+
+
+def _size_guard(shape_env: ShapeEnv, placeholders: Sequence[torch.SymInt | FakeTensor]) -> str | None:
+    """Give what torch has learnt of sizes as a condition on t0, t1, ...; a part of it may be an `or`."""
+    sources = [LocalSource(f"t{i}") for i in range(len(placeholders))]
+    parts = shape_env.produce_guards(placeholders, sources, ignore_static=True) if placeholders else []
+    return " and ".join(f"({part})" for part in parts) or None
 
 
 # ---- Inputs

@@ -100,3 +100,19 @@ def test_an_instance_norm_whose_weights_have_symbols_of_their_own(capture: str) 
         tangent = torch.randn_like(want)
         for a, b in zip(torch.autograd.grad(got, args, tangent), torch.autograd.grad(want, args, tangent), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("capture", ["trace", "dynamo"])
+def test_sizes_that_are_equal_by_chance_at_the_first_call(capture: str) -> None:
+    """Torch learns that 6 rows are 10 // 2 + 1 frequencies, and a condition that is an `or` beside it."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.irfft2(torch.fft.rfft2(x)).sin().sum()
+
+    compiled = isthmus.compile(program, capture=capture, dynamic=True, fullgraph=True)
+    for rows in (6, 8, 12):
+        mine = torch.randn(rows, 10, requires_grad=True)
+        theirs = mine.detach().clone().requires_grad_()
+        compiled(mine).backward()
+        program(theirs).backward()
+        torch.testing.assert_close(mine.grad, theirs.grad)
