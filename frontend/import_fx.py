@@ -9,6 +9,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, fx
+from torch._dynamo.source import RandomValueSource
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -34,6 +35,7 @@ def import_graph(graph: fx.GraphModule, example_inputs: Sequence[object], *, nam
     Raises UnsupportedError (with the user's line) for what has no compiled form.
     """
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    example_inputs = [_as_called(p, x) for p, x in zip(placeholders, example_inputs, strict=True)]
     shape_env = _shape_env(placeholders)
     inputs = [_input(p, x) for p, x in zip(placeholders, example_inputs, strict=True)]
     trains = any(isinstance(x, Tensor) and x.requires_grad for x in example_inputs)
@@ -150,6 +152,12 @@ def _tracing_with(fake_mode: FakeTensorMode) -> Generator[None]:
         yield
     finally:
         context.fake_mode = before
+
+
+def _as_called(placeholder: fx.Node, example: object) -> object:
+    """Give an example of the dtype that calls have: Dynamo draws Python's numbers in double, its example is single."""
+    drawn = isinstance(getattr(placeholder.meta.get("grapharg"), "source", None), RandomValueSource)
+    return example.double() if drawn and isinstance(example, Tensor) and example.is_floating_point() else example
 
 
 def _fakify(fake_mode: FakeTensorMode, placeholder: fx.Node, example: object) -> object:

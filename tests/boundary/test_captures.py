@@ -355,6 +355,20 @@ def test_numbers_of_pythons_are_drawn_at_every_call_or_the_program_is_refused(ge
         torch.testing.assert_close([compiled(x), compiled(x), generator.random()], want)
 
 
+@pytest.mark.row("D15")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_dynamo_draws_is_as_exact_as_pythons(dtype: torch.dtype):
+    def scaled(x: Tensor) -> Tensor:
+        return x * random.uniform(1.0, 2.0) + random.randint(1, 9) * random.gauss(0.0, 1.0)
+
+    x = torch.ones(3, dtype=dtype)
+    random.seed(7)
+    want = [scaled(x) for _ in range(3)]
+    random.seed(7)
+    compiled = isthmus.compile(scaled, capture="dynamo")
+    torch.testing.assert_close([compiled(x) for _ in range(3)], want)
+
+
 OWN = f64(3, grad=False)
 
 
