@@ -145,6 +145,7 @@ def _attempt(call: _Call, known: Sequence[sympy.Basic], remember: bool) -> tuple
             recorder.add_input(fake)
         else:
             recorder.add_size()
+    strides = {i: _told_strides(fake) for i in used if isinstance(fake := fakes[i], Tensor)}
     given, named = pytree.tree_unflatten(fakes, structure)
     reads = AttributeReads()
     kept = outside.kept_where_it_raises()
@@ -168,7 +169,6 @@ def _attempt(call: _Call, known: Sequence[sympy.Basic], remember: bool) -> tuple
         *((i, firsts[id(leaf)]) for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and firsts[id(leaf)] < i),
         *((firsts[id(tensor)], tensor) for tensor in recorder.met),
     )
-    strides = {i: _told_strides(fake) for i in used if isinstance(fake := fakes[i], Tensor)}
     return recorder, Traced(
         captured, tuple(used), captured.constants, output, reads.found, guard, outside, same, strides, steps
     )

@@ -47,3 +47,9 @@ def test_a_trace_of_moving_sizes_watches_strides_that_do_not_move(dynamic: bool 
         got = compiled(x)
         assert got.stride() == x.stride()
         assert got.tolist() == x.tolist()
+
+
+def test_a_program_that_turns_its_argument_in_place_is_traced_once() -> None:
+    compiled = isthmus.compile(lambda x: x.t_().sin(), capture="trace")
+    found = isthmus.measure(lambda: compiled(torch.ones(2, 3)), calls=3, warm_up=1)
+    assert (found.compilations, found.late_compilations) == (1, 0)
