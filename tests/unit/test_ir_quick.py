@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Protocol
+
 import pytest
 from xdsl.dialects.builtin import i32
 from xdsl.dialects.func import FuncOp
 from xdsl.dialects.test import TestOp as AnyOp
 from xdsl.ir import Block, Operation, OpResult, SSAValue
+from xdsl.irdl import IRDLOperation
 
 from isthmus import ir
 from isthmus.dialects import prim
@@ -39,12 +42,11 @@ def test_a_walk_may_take_out_the_op_at_hand_and_begins_again_each_time():
 
 def test_a_walk_passes_over_what_is_put_behind_the_op_at_hand_and_meets_what_comes_later():
     block, ops = three()
-    met = []
+    met, late = list[Operation](), AnyOp()
     for op in block.ops:
         met.append(op)
         if op is ops[0]:
             block.insert_op_after(AnyOp(), ops[0])
-            late = AnyOp()
             block.insert_op_after(late, ops[2])
     assert met == [*ops, late]
 
@@ -69,3 +71,13 @@ def test_an_object_is_of_the_classes_that_its_class_names_as_bases() -> None:
     assert type(prim.AddOp).__instancecheck__ is type.__instancecheck__
     with pytest.raises(TypeError, match="abstract"):
         SSAValue(ir.tensor((), "f32"))  # pyright: ignore[reportAbstractUsage]
+
+
+def test_an_op_may_have_a_protocol_as_a_base() -> None:
+    class Named(Protocol):
+        name: ClassVar[str]
+
+    class Own(IRDLOperation, Named):
+        name = "test.own"
+
+    assert issubclass(Own, Operation) and not isinstance(AnyOp(), Own)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABCMeta
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from xdsl.ir import Attribute, BlockOps, Operation, SSAValue
 from xdsl.irdl.operations import BeforeVariadicSingleAccessor, IRDLOperation, VarIRConstruct
@@ -37,8 +37,11 @@ def _field(accessor: BeforeVariadicSingleAccessor, op: Operation, owner: object 
     return (op.regions if construct is VarIRConstruct.REGION else op.successors)[accessor.idx]
 
 
-class _Declared(ABCMeta):
-    """The class of classes that have those subclasses which name them as a base: no other is ever registered."""
+class _Declared(type(Protocol)):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]
+    """The class of classes that have those subclasses which name them as a base: no other is ever registered.
+
+    It is one of protocols' class, so that a class of xDSL's and a protocol may be bases of one class.
+    """
 
     __instancecheck__ = type.__instancecheck__
     __subclasscheck__ = type.__subclasscheck__
@@ -47,7 +50,7 @@ class _Declared(ABCMeta):
 def _declare(cls: type) -> None:
     """Have `isinstance` look at the bases of an object's class, not into the registers of an abstract one."""
     if type(cls) is ABCMeta:
-        cls.__class__ = _Declared
+        cls.__class__ = _Declared  # pyright: ignore[reportAttributeAccessIssue]
     for derived in cls.__subclasses__():
         _declare(derived)
 
