@@ -18,7 +18,7 @@ from typing import cast
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import ReturnOp
-from xdsl.ir import OpResult, SSAValue
+from xdsl.ir import Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
 
 from isthmus import ir
@@ -102,10 +102,12 @@ def _is_left_alone(result: SSAValue) -> bool:
 
 
 def _fills_lines(op: kernel.FusedOp, number: int) -> bool:
-    """Whether each vector of a result's one store begins at a line, where the buffer does."""
+    """Whether each vector of a result's one store begins at a line, where the buffer does; no walk reads it again."""
     stores = [o for o in op.block.ops if isinstance(o, kernel.SinkOp) and kernel.result_of(op, o) is op.results[number]]
     (store, *others) = stores
     if others or not isinstance(store, kernel.StoreOp) or store.kind is not None or store.index_values:
+        return False
+    if ir.literal(cast(Operation, store.x.owner), "residence") == "reload":
         return False
     vector = cast(int, ir.literal(op, "vector"))
     elements = LINE // ir.itemsize(ir.dtype_of(op.results[number]))

@@ -118,6 +118,21 @@ func.func @no_whole_lines(%x: tensor<128x128xf32>) -> (tensor<128x128xf32>, tens
   func.return %a, %b, %c : tensor<128x128xf32>, tensor<256x128xf32>, tensor<128x128xf32>
 }
 
+// The second walk of a row reads what the first has stored, while it is in a cache.
+// CHECK-LABEL: func.func @read_by_a_later_walk
+// CHECK: past_caches = [1]
+func.func @read_by_a_later_walk(%x: tensor<128x128xf32>) -> (tensor<128x128xf32>, tensor<128x128xf32>) attributes {isthmus.prices = #isthmus.lit<[["past_caches", 65536]]>} {
+  %e, %y = kernel.fused %x {sizes = [128, 128], classes = ["parallel", "row"], vector = 1, width = 16, places = [["output", 0], ["output", 1]]} ({
+    %v = kernel.load {operand = 0, map = [d0, d1]} : f32
+    %w = prim.exp %v {residence = "reload"} : f32
+    %s = kernel.reduce %w {kind = "add", dims = [1]} : f32
+    %q = prim.div %w, %s : f32
+    kernel.store %w {result = 0, map = [d0, d1]}
+    kernel.store %q {result = 1, map = [d0, d1]}
+  }) : tensor<128x128xf32>, tensor<128x128xf32>
+  func.return %e, %y : tensor<128x128xf32>, tensor<128x128xf32>
+}
+
 // Of moving sizes nobody knows how much they move.
 // CHECK-LABEL: func.func @moving
 // CHECK-NOT: past_caches =
