@@ -29,9 +29,10 @@ from isthmus.dialects import kernel, prim
 from isthmus.dialects.signature import Signature
 from isthmus.ir import Literal, Shape
 from isthmus.passes.analysis.prices import Prices
+from isthmus.passes.fusion.choose_contractions import take_contractions
 from isthmus.passes.fusion.clusters import Builder, Cluster
 from isthmus.passes.fusion.contract_price import CONTRACTIONS, Policy
-from isthmus.passes.fusion.contraction import Contraction, emit_contraction, take_contractions
+from isthmus.passes.fusion.contraction import Contraction, emit_contraction
 from isthmus.passes.fusion.emit import Strides, emit
 from isthmus.passes.fusion.epilogue import Bias, take_biases
 from isthmus.passes.fusion.extern import Seen, emit_extern, result_strides, seen
