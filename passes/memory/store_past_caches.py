@@ -102,7 +102,13 @@ def _is_left_alone(result: SSAValue) -> bool:
 
 
 def _fills_lines(op: kernel.FusedOp, number: int) -> bool:
-    """Whether each vector of a result's one store begins at a line, where the buffer does; no walk reads it again."""
+    """Whether each vector of a result's one store begins at a line, where the buffer does; no walk reads it again.
+
+    Complex numbers are stored one by one.
+    """
+    dtype = ir.dtype_of(op.results[number])
+    if ir.is_complex(dtype):
+        return False
     stores = [o for o in op.block.ops if isinstance(o, kernel.SinkOp) and kernel.result_of(op, o) is op.results[number]]
     (store, *others) = stores
     if others or not isinstance(store, kernel.StoreOp) or store.kind is not None or store.index_values:
@@ -110,7 +116,7 @@ def _fills_lines(op: kernel.FusedOp, number: int) -> bool:
     if ir.literal(cast(Operation, store.x.owner), "residence") == "reload":
         return False
     vector = cast(int, ir.literal(op, "vector"))
-    elements = LINE // ir.itemsize(ir.dtype_of(op.results[number]))
+    elements = LINE // ir.itemsize(dtype)
     (place,) = kernel.linear_map(op, store).data
     place = place - kernel.starts(op)[len(op.inputs) + number]
     if not place.is_affine() or place.coefficient(vector) != 1:

@@ -133,6 +133,19 @@ func.func @read_by_a_later_walk(%x: tensor<128x128xf32>) -> (tensor<128x128xf32>
   func.return %e, %y : tensor<128x128xf32>, tensor<128x128xf32>
 }
 
+// Complex numbers are stored one by one.
+// CHECK-LABEL: func.func @complex_numbers
+// CHECK-NOT: past_caches =
+// CHECK: func.return
+func.func @complex_numbers(%x: tensor<16384xcomplex<f32>>) -> tensor<16384xcomplex<f32>> attributes {isthmus.prices = #isthmus.lit<[["past_caches", 65536]]>} {
+  %y = kernel.fused %x {sizes = [16384], classes = ["parallel"], vector = 0, width = 8, places = [["output", 0]]} ({
+    %v = kernel.load {operand = 0, map = [d0]} : complex<f32>
+    %n = prim.neg %v : complex<f32>
+    kernel.store %n {result = 0, map = [d0]}
+  }) : tensor<16384xcomplex<f32>>
+  func.return %y : tensor<16384xcomplex<f32>>
+}
+
 // Of moving sizes nobody knows how much they move.
 // CHECK-LABEL: func.func @moving
 // CHECK-NOT: past_caches =
