@@ -198,6 +198,7 @@ def _key(
     return (
         cls,
         tuple(map(id, operands)),
+        tuple(properties),  # names too: they come in any order
         tuple(map(id, properties.values())),
         tuple(map(id, results)) if results else None,
     )

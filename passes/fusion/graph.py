@@ -212,7 +212,8 @@ class Graph:
             self._result(node, result)
 
     def _identity(self, op: Operation) -> int:
-        return self._identities.setdefault((type(op), *op.properties.values()), len(self._identities))
+        facts = (type(op), *op.properties, *op.properties.values())  # names too: they come in any order
+        return self._identities.setdefault(facts, len(self._identities))
 
     def _let_add(self, product: Value, addition: Operation) -> None:
         """A product takes what it is added to as a third operand."""

@@ -39,6 +39,14 @@ def test_equal_ops_are_made_once():
     ir.verify(finish(func))
 
 
+def test_ops_whose_literals_come_in_another_order_are_told_apart_by_their_names() -> None:
+    e, (a, _), _ = emitter(F, F)
+    rest = {"interior": 0, "value": 0.0}
+    first = e.op(prim.PadOp, (a,), {"dim": 0, "low": 1, "high": 2, **rest})
+    second = e.op(prim.PadOp, (a,), {"dim": 0, "high": 1, "low": 2, **rest})
+    assert first is not second
+
+
 def test_folds_keep_signed_zeros():
     e, (a, _), _ = emitter(F, F)
     zero, minus_zero = e.const_like(0.0, a), e.const_like(-0.0, a)

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
 from isthmus import ir
+from isthmus.dialects import prim
 from isthmus.passes.fusion import clusters, contraction
 from isthmus.passes.fusion.alike import Structures
 from isthmus.passes.fusion.draft import Draft
@@ -86,3 +87,11 @@ def test_a_reason_names_the_value_of_its_own_pair() -> None:
         for _, reason in getattr(op.attributes.get("refused"), "data", ())
     ]
     assert len({reason for reason in reasons if reason.startswith("%")}) == 3
+
+
+def test_literals_in_another_order_look_otherwise() -> None:
+    p = Program([torch.randn(4, 4), torch.randn(4, 4)])
+    rest = {"interior": 0, "value": 0.0}
+    x = p.e.op(prim.PadOp, (p.args[0],), {"dim": 0, "low": 1, "high": 2, **rest}).y
+    y = p.e.op(prim.PadOp, (p.args[1],), {"dim": 0, "high": 1, "low": 2, **rest}).y
+    check(p.module([p.e.sum(x, (1,)), p.e.sum(y, (1,))]), p.arguments, ["fuse"])
