@@ -10,7 +10,6 @@ from isthmus.codegen.llvm_text import I32, PTR, VOID
 from isthmus.dialects import kernel as k
 from isthmus.dialects.kernel.ops import lit
 
-LINE = 64
 SECOND_CACHE = 2
 """LLVM's number for how near a line is wanted: the nearest cache holds the row that is used."""
 
@@ -36,6 +35,6 @@ def ask_for_next_row(state: State) -> None:
         size = ir.itemsize(access.dtype)
         f.module.declare("llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
         row = f.address(pointer(state, access, len(access.prefixes) - 1), state.size(step) * parts, scalar)
-        for n in range(0, state.lanes * size, LINE):
+        for n in range(0, state.lanes * size, k.LINE):
             line = f.address(row, n // size * parts, scalar)
             f.line(f"call void @llvm.prefetch.p0(ptr {line.name}, i32 0, i32 {SECOND_CACHE}, i32 1)")

@@ -18,7 +18,7 @@ from isthmus.codegen.cpu.block_moves import emit_copy, emit_fill, emit_scale, em
 from isthmus.codegen.cpu.block_product import Layout, Tile, emit_product
 from isthmus.codegen.cpu.counts import Counts
 from isthmus.codegen.cpu.sizes import SizeValues
-from isthmus.codegen.cpu.workspace import LINE, leave_workspace, take_workspace
+from isthmus.codegen.cpu.workspace import leave_workspace, take_workspace
 from isthmus.codegen.dtypes import MEMORY
 from isthmus.codegen.llvm_text import I1, I64, PTR, Function, Module, Type, Value
 from isthmus.codegen.vector_math import Math
@@ -27,7 +27,7 @@ from isthmus.dialects import kernel as k
 from isthmus.dialects.target import Target
 from isthmus.ir import Shape
 
-STAGGER = 3 * LINE
+STAGGER = 3 * k.LINE
 """Bytes between blocks, so that equal places of two blocks do not fall on the same sets of a cache."""
 
 
@@ -114,7 +114,7 @@ class Blocks(Counts):
         places: dict[str, int] = {}
         for name, count in elements.items():
             places[name] = at
-            at += -(-count * self.itemsize // LINE) * LINE + STAGGER
+            at += -(-count * self.itemsize // k.LINE) * k.LINE + STAGGER
         self._memory = take_workspace(f, f.index(at))
         self.block = {name: f.address(self._memory, place, "i8") for name, place in places.items()}
 

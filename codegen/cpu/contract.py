@@ -24,7 +24,7 @@ from isthmus.codegen.cpu.contract_tile import Tile
 from isthmus.codegen.cpu.counts import Counts
 from isthmus.codegen.cpu.pack import Finish, Pack
 from isthmus.codegen.cpu.sizes import SizeValues
-from isthmus.codegen.cpu.workspace import LINE, leave_workspace, take_workspace
+from isthmus.codegen.cpu.workspace import leave_workspace, take_workspace
 from isthmus.codegen.dtypes import MEMORY
 from isthmus.codegen.llvm_text import I64, PTR, Function, Module, Type, Value
 from isthmus.dialects import kernel as k
@@ -163,7 +163,7 @@ class _Blocks(Counts):
 
     def _room(self, elements: Value, itemsize: int) -> Value:
         """Bytes of so many elements in whole lines."""
-        return (elements * itemsize + (LINE - 1)) & -LINE
+        return (elements * itemsize + (k.LINE - 1)) & -k.LINE
 
     def _elements(self) -> tuple[Value, Value, Value]:
         """Elements of a block of A, of one of B, and of sums; a panel may be written past its end."""

@@ -30,9 +30,6 @@ from isthmus.dialects import kernel as k
 from isthmus.dialects.target import Target
 from isthmus.sizes import Dim
 
-LINE = 64
-"""Bytes of a line of the caches; so many elements are whole lines of every dtype."""
-
 
 def kernel_name(kernel: k.Kernel) -> str:
     """Give the name of a kernel's function: equal for kernels that share it."""
@@ -103,7 +100,7 @@ class Loops:
             buffer = len(self.kernel.inputs) + number
             with self.f.at_entry():
                 address = self.f.cast("ptrtoint", self.state.buffers[buffer], I64)
-                rest = address & (LINE - 1)
+                rest = address & (k.LINE - 1)
                 self.state.past_caches[buffer] = (self.f.compare("eq", rest, 0), self.f.compare("ne", rest, 0))
 
     # ---- partitions
@@ -115,7 +112,7 @@ class Loops:
         if not isinstance(points, int) or not isinstance(count, int) or points % count:
             return None
         each = points // count
-        return None if self._cuts_lines and each % LINE else each
+        return None if self._cuts_lines and each % k.LINE else each
 
     @property
     def _cuts_lines(self) -> bool:
@@ -139,7 +136,7 @@ class Loops:
         self.f.finish()
 
     def _bounds(self, p: Value) -> tuple[Value, Value]:
-        """Points p·n/P to (p + 1)·n/P; where lines are not to be cut, so many points down to a multiple of 64."""
+        """Points p·n/P to (p + 1)·n/P; where lines are not to be cut, so many down to as many as a line has bytes."""
         f, state = self.f, self.state
         n, count = state.size(k.points(self.kernel)), self.kernel.partitions_
         if count is None or count == 1:
@@ -151,7 +148,7 @@ class Loops:
         low, high = f.binary("udiv", p * n, total), f.binary("udiv", (p + 1) * n, total)
         if not self._cuts_lines:
             return low, high
-        return low & -LINE, f.select(f.compare("eq", p + 1, total), n, high & -LINE)
+        return low & -k.LINE, f.select(f.compare("eq", p + 1, total), n, high & -k.LINE)
 
     # ---- accumulations over the points of a partition
 

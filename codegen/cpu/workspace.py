@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from isthmus.codegen.llvm_text import PTR, Function, Value
 
-LINE = 64
-"""Bytes: a workspace begins at a line."""
-
 
 def take_workspace(f: Function, nbytes: Value) -> Value:
-    """Get so many bytes, their content undefined."""
+    """Get so many bytes from the start of a line on, their content undefined."""
     return f.call("isthmus_workspace", PTR, nbytes)
 
 

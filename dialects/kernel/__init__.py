@@ -28,6 +28,7 @@ from isthmus.dialects.kernel.body import (
     StoreOp,
 )
 from isthmus.dialects.kernel.facts import (
+    LINE,
     buffer_of,
     can_fail,
     checks,
@@ -56,6 +57,7 @@ __all__ = [
     "ARG_REDUCTIONS",
     "KERNEL",
     "KERNEL_OPS",
+    "LINE",
     "REDUCTIONS",
     "RESIDENCES",
     "STORE_KINDS",

@@ -115,7 +115,7 @@ def copy_into(block: Block, op: Operation, values: dict[SSAValue, SSAValue], cha
 
 
 LINE = 64
-"""Bytes: a start is a multiple, so that what is aligned stays so."""
+"""Bytes of a line of the caches: a start is a multiple, so that what is aligned stays so."""
 
 
 def starts(kernel: LoopNest) -> tuple[int, ...]:

@@ -26,9 +26,6 @@ from isthmus.dialects import kernel
 from isthmus.ir import Literal
 from isthmus.passes.analysis.prices import Prices
 
-LINE = 64
-"""Bytes of a line of the caches. One that is written in parts is read after all, and takes ten times as long."""
-
 SMALL_PART = 8
 """Less than this part of what a kernel moves is not worth another kind of stores."""
 
@@ -104,7 +101,8 @@ def _is_left_alone(result: SSAValue) -> bool:
 def _fills_lines(op: kernel.FusedOp, number: int) -> bool:
     """Whether each vector of a result's one store begins at a line, where the buffer does; no walk reads it again.
 
-    Complex numbers are stored one by one.
+    A line that is written in parts is read after all, and takes ten times as long; complex numbers are stored one by
+    one.
     """
     dtype = ir.dtype_of(op.results[number])
     if ir.is_complex(dtype):
@@ -116,7 +114,7 @@ def _fills_lines(op: kernel.FusedOp, number: int) -> bool:
     if ir.literal(cast(Operation, store.x.owner), "residence") == "reload":
         return False
     vector = cast(int, ir.literal(op, "vector"))
-    elements = LINE // ir.itemsize(dtype)
+    elements = kernel.LINE // ir.itemsize(dtype)
     (place,) = kernel.linear_map(op, store).data
     place = place - kernel.starts(op)[len(op.inputs) + number]
     if not place.is_affine() or place.coefficient(vector) != 1:
