@@ -21,7 +21,7 @@ from isthmus.frontend.generation import generation
 from isthmus.frontend.locations import is_raised_by_us
 from isthmus.frontend.modes import leaving
 from isthmus.frontend.records import opened
-from isthmus.frontend.refused import is_refusal
+from isthmus.frontend.refused import is_of_a_rule, is_refusal
 from isthmus.frontend.snapshot import PLAIN
 from isthmus.frontend.trace import OutputSlot, trace
 from isthmus.frontend.trace_guards import Mismatch, TraceGuard
@@ -196,8 +196,8 @@ def _name(function: Callable[..., object]) -> str:
 
 
 def _is_the_programs(error: Exception) -> bool:
-    """Whether an error met by a trace is of the program, or what eager says of it."""
-    return is_refusal(error) or not (isinstance(error, CompileError) or is_raised_by_us(error))
+    """Whether an error met by a trace is of the program, or what eager says of it, not the check of a shape rule."""
+    return is_refusal(error) or not (isinstance(error, CompileError) or is_of_a_rule(error) or is_raised_by_us(error))
 
 
 def _traced_of(

@@ -29,7 +29,7 @@ from isthmus.frontend.leaves import leaves_of, tensors_in
 from isthmus.frontend.operands import CallArguments
 from isthmus.frontend.operators import OperatorFacts, facts_of, identity_of
 from isthmus.frontend.program import Program
-from isthmus.frontend.refused import refusal
+from isthmus.frontend.refused import noted_as_rules, refusal
 from isthmus.frontend.size_checks import compare_sizes
 from isthmus.frontend.symbolic import SizeReader
 from isthmus.frontend.torch_private import decompose, is_wrapped_by_functorch, number_in, paused
@@ -139,6 +139,7 @@ class Recorder(Program, ProxyTorchDispatchMode):
             with watch or nullcontext():
                 result = func(*args, **kwargs)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:  # a fake kernel may say it in another type
+            noted_as_rules(error, func)
             raise refusal(func, args, kwargs, None, self.location) or error from None
         if (refused := refusal(func, args, kwargs, result, self.location)) is not None:
             raise refused

@@ -27,6 +27,7 @@ _ABOUT_DTYPES = re.compile(
     r"|used as indices"
 )
 _NOTE = "eager refuses this call"
+_RULE = "the shape rule of an operator says so"
 _known: dict[Hashable, Exception | None] = {}
 
 
@@ -59,6 +60,17 @@ def refusal(
 def is_refusal(error: BaseException) -> bool:
     """Tell whether an error is eager's own, found by `refusal`."""
     return any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ()))
+
+
+def noted_as_rules(error: Exception, func: OpOverload) -> None:
+    """Note that an error is of the shape rule of an operator that is not torch's: its check is a check at compile."""
+    if func.namespace not in ("aten", "prims", "prim"):
+        error.add_note(f"{_RULE}: {func.name()}")
+
+
+def is_of_a_rule(error: BaseException) -> bool:
+    """Tell whether an error is of the shape rule of an operator that is not torch's."""
+    return any(note.startswith(_RULE) for note in getattr(error, "__notes__", ()))
 
 
 def _tried(
