@@ -267,7 +267,8 @@ def compile_with_trace(
     Guards: metadata of tensor arguments, values of others, attributes of modules that were read, closure and globals
     that the function names, torch's switches. UnsupportedError (with the user's line and the cure) where the program
     reads data while it is traced. A program that raises runs as written at each such call, so that what it does before
-    it raises is done, once, and the error is eager's. `dynamic` as torch.compile's: None makes a size symbolic when it
+    it raises is done, once, and the error is eager's; what the shape rule of a user's operator refuses is raised as it
+    is, and nothing has run. `dynamic` as torch.compile's: None makes a size symbolic when it
     changes. After `recompile_limit` traces a call that none fits runs as written, with one warning; under `fullgraph`
     it is refused. `as_written` is what runs then, where it is not the function itself (which may be for traces only).
     """

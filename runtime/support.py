@@ -133,7 +133,7 @@ def support_text(layout: TensorLayout | None, device: torch.device = CPU) -> str
 def support(device: torch.device = CPU) -> Loaded:
     """The shared code for tensors of a device, loaded.
 
-    Memory is asked for once for a kernel or a large result: its code is compiled as it is written, in a tenth of the
+    Memory is asked for once for a kernel or a large result: its code is compiled as it is written, in a fifth of the
     time.
     """
     layout, target = native_facts(device).layout, cpu.host_target()

@@ -45,6 +45,7 @@ class Prices:
     past_caches: int = 32 << 20
     """A kernel that moves so many bytes leaves nothing in the last cache that a later one could find: its largest
     result goes past the caches."""
+
     join_bytes: int = 1 << 20
     """Pieces that are worth a place in what they are put together to, in bytes of all: fewer stay in a cache, and one
     kernel copies all of them."""

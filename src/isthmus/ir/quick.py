@@ -2,8 +2,8 @@
 next op.
 
 The answers are xDSL's own. A pass over a program of some thousand ops hashes values and steps from op to op several
-hundred thousand times, and asks as often whether an op is of a class: together a tenth of what compiling an unrolled
-recurrent network takes.
+hundred thousand times (together a twentieth of what compiling an unrolled recurrent network takes), and asks as often
+whether an op is of a class.
 """
 
 from __future__ import annotations
